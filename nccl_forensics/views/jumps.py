@@ -35,6 +35,7 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
         for rank in ranks:
             groups_of.setdefault((key[0], rank), []).append(key)
     out: dict[int, tuple[dict[str, object], str]] = {}
+    outvoted: set[int] = set()
     recorded = {rank for (domain, _), ranks in last.items() if domain == "fr" for rank in ranks}
     # What several peers tell is said rather than what the other one of a pair does.
     for key, ranks in sorted(last.items(), key=lambda group: len(group[1]) > 2):
@@ -45,6 +46,7 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
         if not behind or (len(behind) >= len(peers) and not (pair and operations is not None)):
             continue
         ahead: dict[tuple[str, str], int | None] = {}
+        alone: dict[tuple[str, str], bool] = {}
         for rank in behind:
             if key[0] != "fr" and rank in recorded:
                 continue
@@ -54,7 +56,11 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
                 theirs = last[other]
                 if other not in ahead:
                     few = peers if len(peers) < len(theirs) else theirs
-                    ahead[other] = max((theirs[p] for p in few if p in theirs and ranks.get(p) == front), default=None)
+                    there = [theirs[p] for p in few if p in theirs and ranks.get(p) == front]
+                    ahead[other] = max(there, default=None)
+                    # Where more of those in both groups went this way than the other, it is no exception: they may wait for one that never
+                    # came to a group of theirs.
+                    alone[other] = sum(theirs.get(r, -1) > max(there, default=-1) for r in behind) <= len(there)
                 shared = ahead[other]
                 if shared is not None and theirs[rank] > shared:
                     peer = state.row(facts[(*key, peers[0])], named=True)
@@ -77,12 +83,14 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
                         },
                         other[1],
                     )
+                    outvoted |= set() if alone[other] else {rank}
                     break
     if out and operations is not None:
         fewer = _fewer_calls(out, last, operations)
         missed = {r: v for r, v in out.items() if fewer[r]}
         # Of two alone in a group either may be the one that went on: only calls that are missing tell.
-        out = missed or {r: v for r, v in out.items() if fewer[r] is None and len(last[(str(v[0]["domain"]), str(v[0]["group_key"]))]) > 2}
+        some = {r: v for r, v in out.items() if fewer[r] is None and len(last[(str(v[0]["domain"]), str(v[0]["group_key"]))]) > 2}
+        out = missed or {r: v for r, v in some.items() if r not in outvoted}
     return out
 
 

@@ -112,3 +112,14 @@ def looked_at_while_moving(done: dict[int, int]) -> bool:
     goes on."""
     counted = Counter(done.values())
     return len(done) >= _LEAST_MOVING and len(counted) >= 3 and counted.most_common(1)[0][1] * 3 <= 2 * len(done)
+
+
+#: Ranks of a group, and ways in which they differ, from which on what they have finished tells that the whole job moves.
+_MANY, _WAYS = 8, 4
+
+
+def job_moves(done: dict[int, int]) -> bool:
+    """Whether what the ranks of a group have finished differs in so many ways, none of them that of half of them, that the job itself moved
+    while one recorder was looked at after the other: then who is behind in a smaller group tells no more than when it was looked at."""
+    counted = Counter(done.values())
+    return len(done) >= _MANY and len(counted) >= _WAYS and counted.most_common(1)[0][1] * 2 < len(done)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from nccl_forensics.frames import has_rows
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.deaths import ended_themselves
@@ -93,9 +94,12 @@ def waiting_shares(trace_measures: pl.LazyFrame | None) -> dict[int, float]:
     return dict(told.iter_rows())
 
 
-def at_a_moment(dumps: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None) -> bool:
+def at_a_moment(dumps: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None, training_steps: pl.LazyFrame | None) -> bool:
     """Whether somebody asked for the recorders, as a watchdog that times out writes pickles and no JSON (PyTorch 2.3 to 2.13), or a
-    scheduler ended the job: how long the ranks had stood by then, if at all, is not known."""
+    scheduler ended the job, or its own output is there, in which loops tell their steps: how long the ranks had stood by then, if at all,
+    is not known where nothing timed out."""
+    if has_rows(training_steps):
+        return True
     if worker_exits is not None and worker_exits.filter(pl.col("kind") == "scheduler").head(1).collect().height:
         return True
     written = dumps.filter(pl.col("use") == "chosen").select("encoding").collect()["encoding"] if dumps is not None else pl.Series([""])

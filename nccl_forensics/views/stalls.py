@@ -122,7 +122,7 @@ def stalls(
         groups=groups,
         divergences=divergences,
         timed_out=gave_up_waiting(rank_reports, watchdog, endings) or held_for_long(looks, motion),
-        at_a_moment=at_a_moment(dumps, worker_exits),
+        at_a_moment=at_a_moment(dumps, worker_exits, training_steps),
         ended=has_rows(training_ends),
         parted=divergences is not None and divergences.collect().height > 0,
         dead=gone(endings, gone_peers),

@@ -12,7 +12,7 @@ import polars as pl
 from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
-from nccl_forensics.views.looked_at import looked_at_while_moving
+from nccl_forensics.views.looked_at import job_moves, looked_at_while_moving
 from nccl_forensics.views.matching import cut_rings
 from nccl_forensics.views.pair_waits import numbered_with_batches, pair_edges
 from nccl_forensics.views.wait_edges import JOINED, ONE_WAY, WAITS, Edge, edge, is_pair, members_of
@@ -38,15 +38,17 @@ def waits(
     ``kind``: ``behind`` (the awaited rank's own evidence ends before it), ``unseen`` (the awaited member has no evidence in this group),
     ``p2p`` (its send or receive has no partner there), ``gpu`` (the awaited rank enqueued it and its GPU has not finished what the peers
     finished). Positions of a group are compared up to its first divergence only: after it the numbers no longer mean the same. Ranks whose
-    recorder was looked at earlier than those of the others neither wait nor are awaited; those whose log was cut off with a full buffer are
-    not awaited. At most one edge per waiter, awaited rank and group; in groups in which more than 65,536 pairs (and four for each member)
+    recorder was looked at earlier than those of the others neither wait nor are awaited, and nobody does by recorders that were looked at
+    while the job moved; those whose log was cut off with a full buffer are not awaited. At most one edge per waiter, awaited rank and group; in groups in which more than 65,536 pairs (and four for each member)
     wait, an edge or more for each waiter and each awaited rank.
     """
     calls = calls_of(operations) if operations is not None else None
     state = progress.collect()
+    moves = any(domain == "fr" and job_moves(places.done) for (domain, _), places in _places(state).items())
     earlier = set(looked_at_earlier.collect().to_series().to_list()) if looked_at_earlier is not None else set()
     state = state.filter((pl.col("domain") != "fr") | ~pl.col("rank").is_in(sorted(earlier)))
     state = pl.concat([state, never_entered.collect()]) if never_entered is not None else state
+    state = state.filter(pl.col("domain") != "fr") if moves else state
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     rows: list[Edge] = []
     parted = _parted(divergences) | (numbered_with_batches(calls) if calls is not None else set())

@@ -445,3 +445,13 @@ def test_what_came_after_the_same_calls_before_is_no_call_left_out() -> None:
     done = (grads, loss) * 3
     assert list(_breaks((*done, sizes, objects, grads, loss, grads, loss, grads), cut=False)) == []
     assert list(_breaks((*done, sizes, objects, *done, grads), cut=False)) == [(14, 6)]
+
+
+def test_those_who_wait_for_one_that_never_came_to_their_group_did_not_leave_out_what_it_went_on_to() -> None:
+    # Rank 3 is a member of the group of 0, 1 and 2 and went on with the others, who are no members.
+    world = {rank: (3 if rank < 3 else 4, 3) for rank in range(8)}
+    calls = operations({3: ["barrier"]})
+    assert set(jumped_groups(progress({"pg:0": world, "pg:9": {0: (1, 0), 1: (1, 0), 2: (1, 0), 3: (0, None)}}), calls)) == {3}
+    # One that alone went on to it, while all others in both went to that of all, is the exception itself.
+    few = {rank: (3 if rank == 0 else 4, 3) for rank in range(8)}
+    assert set(jumped_groups(progress({"pg:0": few, "pg:9": {0: (1, 0), 3: (0, None), 4: (0, None)}}), calls)) == {0}

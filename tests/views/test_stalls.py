@@ -154,16 +154,19 @@ def test_whoever_has_entered_all_that_is_open_is_not_busy_on_its_host(last: int,
 def test_recorders_that_somebody_asked_for_show_a_moment_and_no_standstill() -> None:
     idle = blocker(pending=False, own_record="entries[4]")
 
-    def sure(encoding: str | None, exits: str | None = None, watchdog: pl.LazyFrame | None = None) -> str:
+    def sure(encoding: str | None, exits: str | None = None, watchdog: pl.LazyFrame | None = None, step: int | None = None) -> str:
         dumps = pl.LazyFrame({"use": ["chosen"] * 2, "encoding": [encoding] * 2}) if encoding else None
         ended = table("worker_exits", {"kind": exits}) if exits else None
-        frame = stalls(idle, *[None] * 6, watchdog, *[None] * 6, dumps, ended).collect()
+        steps = table("training_steps", {"step": step}) if step is not None else None
+        frame = stalls(idle, *[None] * 6, watchdog, *[None] * 6, dumps, ended, *[None] * 8, steps).collect()
         return str(frame["confidence"][0])
 
     timeout = table("watchdog", {"kind": "timeout"})
     assert sure("pickle") == sure(None) == "high", "as a watchdog that times out writes them"
     assert sure("json") == "medium"
     assert sure("pickle", "scheduler") == "medium", "somebody ended the job"
+    assert sure("pickle", step=7) == "medium", "the output of the job tells of no timeout"
+    assert sure("pickle", watchdog=timeout, step=7) == "high"
     assert sure("json", watchdog=timeout) == sure("pickle", "scheduler", timeout) == "high"
 
 

@@ -56,6 +56,14 @@ def test_where_calls_diverge_or_a_recorder_shows_who_is_behind_one_position_is_n
     assert stuck(told, members, None, None, None).collect().height == 1
 
 
+@pytest.mark.parametrize(("op", "over", "stands"), [("ALLTOALL_BASE", 5, 1), ("ALLTOALL_BASE", 6, 0), ("BROADCAST", 6, 1)])
+def test_what_watchdogs_gave_up_and_a_later_recorder_shows_as_finished_is_not_stuck(op: str, over: int, stands: int) -> None:
+    told = progress({"pg:0": {0: (6, 5), 1: (6, 5)}}, domain="watchdog").with_columns(pending_op=pl.lit(op))
+    state = pl.concat([progress({"pg:0": {2: (over, over)}}), told])
+    known = groups({"pg:0": [0, 1, 2]}, domain="watchdog")
+    assert stuck(state, known, None, None, None).collect().height == stands
+
+
 def test_it_bears_the_name_of_the_operation_that_is_open_and_not_of_one_enqueued_behind_it() -> None:
     state = progress({"pg:0": {0: (9, 5), 1: (9, 5)}}).with_columns(pending_op=pl.lit("broadcast"))
     assert stuck(state, groups({"pg:0": [0, 1]}), None, None, None).select("op").collect().item() == "broadcast"

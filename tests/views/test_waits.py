@@ -55,6 +55,16 @@ def test_dumps_asked_for_one_after_the_other_while_a_job_goes_on_show_nobody_tha
     assert (2, "gpu") in [(rank, kind) for rank, kind, _ in ends({"pg:0": stands}, {"pg:0": list(stands)})]
 
 
+def test_recorders_looked_at_while_the_whole_job_moved_show_nobody_that_waits_in_a_small_group_either() -> None:
+    behind = {0: (9, 8), 1: (9, 8), 2: (8, 5)}
+    members = {"pg:0": list(range(9)), "pg:1": [0, 1, 2]}
+    moved = {rank: (9, done) for rank, done in enumerate((5, 6, 7, 8, 5, 6, 7, 8, 4))}
+    assert ends({"pg:0": moved, "pg:1": behind}, members) == []
+    # Of a job that stands most have finished the same.
+    stood = {rank: (9, done) for rank, done in enumerate((8, 8, 5, 8, 8, 8, 7, 6, 8))}
+    assert (2, "gpu") in [(rank, kind) for rank, kind, _ in ends({"pg:0": stood, "pg:1": behind}, members)]
+
+
 def test_a_sender_that_is_done_with_a_broadcast_says_nothing_of_the_receivers_gpu() -> None:
     state = progress({"pg:0": {0: (9, 8), 1: (9, 8), 2: (8, 5)}})
     calls = operations({r: ["broadcast"] * 9 for r in range(3)})
