@@ -240,3 +240,15 @@ def test_where_full_packets_vanish_that_is_behind_a_call_that_all_surely_entered
     verdict = judge([stuck, set_up, slow], ["watchdog timeouts"], has_job=True)
     assert verdict.root is not None
     assert (verdict.root.finding.cause, verdict.confidence) == ("collective-stuck", "high")
+
+
+def test_what_a_host_tells_of_its_card_explains_nothing_of_another_hosts_card() -> None:
+    def told(host: str) -> list[str]:
+        errors = outcome("ib-link", explains=("ib-link",), ranks=(), hosts=("node7",))
+        kernel = outcome("ib-link", confidence="medium", severity="critical", ranks=(), hosts=(host,))
+        kernel = replace(kernel, rule=replace(kernel.rule, name="kernel"))
+        kernel = replace(kernel, found=(replace(kernel.found[0], id="kernel-1", rule=kernel.rule),))
+        return [f.id for f in judge([errors, kernel], ["x"], has_job=True).others]
+
+    assert told("node7") == []
+    assert told("node8") == ["kernel-1"]

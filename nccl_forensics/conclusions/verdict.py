@@ -77,7 +77,9 @@ def explains(a: Found, b: Found) -> bool:
         return False  # one cause by two rules: the surer speaks, unless the other tells more closely which of its ranks it is
     if (a.finding.cause, b.finding.cause) in _UNLESS_PROVED and b.finding.confidence == "high":
         return False
-    if b.finding.cause in _LOCAL and a.finding.hosts and b.finding.hosts and not set(a.finding.hosts) & set(b.finding.hosts):
+    # A card of another host that fails for the same cause is another card.
+    local = b.finding.cause in _LOCAL or a.finding.cause == b.finding.cause == "ib-link"
+    if local and a.finding.hosts and b.finding.hosts and not set(a.finding.hosts) & set(b.finding.hosts):
         return False
     if CONFIDENCES.index(a.finding.confidence) > CONFIDENCES.index(b.finding.confidence) + 1:
         return False

@@ -171,7 +171,7 @@ def _not_active(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
                 if others
                 else f"{active} other ports of the host are active"
             )
-            yield _finding(
+            found = _finding(
                 row,
                 f"{_name(row)} is {row['state']}: {why}",
                 f"{compared}." + (" It still bears the address that a subnet manager gave it: it has been up before." if was_up else ""),
@@ -180,7 +180,17 @@ def _not_active(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
                 f"state {row['state']}, physical state {row['phys_state'] or 'unknown'}",
                 {"peers_active": others_active if others else like_active},
             )
+            # A link that is up has a cable that works.
+            unmanaged = row["state"] == "init" and row["phys_state"] == "linkup"
+            yield replace(found, remedy=_UNMANAGED, actions=(_ask_manager(found),)) if unmanaged else found
         del place
+
+
+_UNMANAGED = "Find why the subnet manager does not reach this port: its log, the partition keys, the switch port; the link itself is up."
+
+
+def _ask_manager(found: Finding) -> Action:
+    return Action("fix_config", hosts=found.hosts, command="sminfo; ibstat", confidence=found.confidence)
 
 
 def _unmanaged(ports: pl.DataFrame) -> Finding | None:

@@ -369,11 +369,38 @@ def _nodes(nodes: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None, report
             culprits=tuple(Culprit(rank=r, host=node) for r in sorted(ranks)) if lost else (Culprit(host=node),),
             subject=(node, str(row["state"]), str(row["reason"])),
             evidence=cite([row], "state of the node"),
-            remedy="Read the node's kernel log and console before it is used again.",
-            prevention="Drain nodes that the scheduler misses, and write checkpoints often enough to lose one.",
+            remedy=_NODE[0],
+            prevention=_NODE[1],
             would_refute=("the node was not part of the job, or was taken out after it",),
             actions=(Action("collect_more", hosts=(node,), command=f"scontrol show node {node}; dmesg -T"),),
         )
+
+
+#: What to do about an end from outside, and what keeps it from costing much, by how it came.
+_LIMIT = (
+    "Requeue the job from its last checkpoint with more time.",
+    "Write a checkpoint on the scheduler's warning signal before the limit.",
+)
+_ASKED = (
+    "Ask whoever ended it why; requeue the job from its last checkpoint.",
+    "Write a checkpoint on the signal that comes before the end.",
+)
+_TAKEN = (
+    "Find out why it was taken away (priority, a taint, a resource of the node that ran low); requeue the job from its last checkpoint.",
+    "Write a checkpoint on the signal that comes before the end; ask for all that the job uses, local storage and memory among it.",
+)
+_NODE = (
+    "Read the node's kernel log, console and BMC log before it is used again; requeue the job without it.",
+    "Drain nodes that the scheduler misses, and write checkpoints often enough to lose one.",
+)
+_ADVICE = {
+    **dict.fromkeys(("TIMEOUT", "DEADLINE"), _LIMIT),
+    **dict.fromkeys(("CANCELLED", "SIGTERM", "SIGINT", "SIGHUP"), _ASKED),
+}
+
+
+def _look_at(nodes: tuple[str, ...]) -> Action:
+    return Action("collect-more", hosts=nodes, command=f"scontrol show node {nodes[0]}; dmesg -T")
 
 
 def _hosts(part: pl.DataFrame, column: str) -> tuple[str, ...]:
@@ -396,6 +423,7 @@ def _finding(
     severity: Severity = "info" if later or (weak and own) else "warning" if weak else "critical"
     confidence: Confidence = "low" if later or weak else "medium" if own else "high"
     metrics: Mapping[str, float | int | str | None] = {"rows": rows.height}
+    remedy, prevention = _NODE if cause == "node-failed" else _ADVICE.get(subject, _TAKEN)
     return Finding(
         title=title,
         summary="The job also shows failures of its own: " + ", ".join(own) + "."
@@ -409,9 +437,9 @@ def _finding(
         subject=("stopped", subject),
         evidence=cite(rows, "how the scheduler says that it ended"),
         evidence_total=rows.height,
-        remedy="Requeue the job from its last checkpoint; ask for more time where the limit ended it.",
-        prevention="Write a checkpoint on the scheduler's warning signal before the limit.",
+        remedy=remedy,
+        prevention=prevention,
         would_refute=("a failure of the job before the stop",),
-        actions=(Action("restart_job"),),
+        actions=((_look_at(hosts),) if cause == "node-failed" and len(hosts) == 1 else ()) + (Action("restart_job"),),
         metrics=metrics,
     )

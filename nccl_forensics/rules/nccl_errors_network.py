@@ -488,7 +488,17 @@ def _own_addresses(nccl_network: pl.LazyFrame | None, hosts: tuple[str, ...]) ->
     cause="ib-link",
     severity="critical",
     at_most=8,
-    explains=("connection-failed", "collective-stuck", "rank-died", "host-stall", "timeout", "gpu-stall", "collective-skipped"),
+    explains=(
+        "connection-failed",
+        "collective-stuck",
+        "rank-died",
+        "host-stall",
+        "timeout",
+        "gpu-stall",
+        "collective-skipped",
+        # What the port itself and the kernel say of the card at which it stands.
+        "ib-link",
+    ),
 )
 def ib_error(
     nccl_errors: pl.LazyFrame,

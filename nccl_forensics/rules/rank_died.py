@@ -62,6 +62,15 @@ _SAID = {
 }
 
 
+_RECORD = "Run each rank under torch.distributed.elastic's @record so that the first exception is kept with its rank."
+_STACKS = "Start ranks with PYTHONFAULTHANDLER=1 and allow core files (ulimit -c unlimited): then a crash leaves its stack."
+#: What would have told more, by kind of ending.
+_KEPT = {
+    **dict.fromkeys(CRASHES, _STACKS),
+    "killed": "Keep the kernel log of all hosts and memory.events of the job's cgroup with the job: they tell who killed and why.",
+}
+
+
 _CONSEQUENCES = (
     "timeout",
     "closed",
@@ -188,7 +197,7 @@ def _died(part: pl.DataFrame, others: _Others) -> Finding:
         evidence=(*cite(by_exception, "the exception"), *cite(part, f"how the process ended ({first['signal'] or kind})")),
         evidence_total=part.height + len(by_exception),
         remedy=remedy,
-        prevention="Run each rank under torch.distributed.elastic's @record so that the first exception is kept with its rank.",
+        prevention=_KEPT.get(kind, _RECORD),
         would_refute=("an earlier fault of another rank that took this one down",),
         actions=(actions,),
         alternatives=(("software-crash", (), "the others were stopped before they could crash as well"),)
