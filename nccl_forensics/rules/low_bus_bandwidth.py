@@ -33,7 +33,7 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
 from nccl_forensics.rules.common.ties import closest, job_of, tied
 
-_WATCH, _DEGRADED = 0.9, 0.75
+_WATCH, _DEGRADED, _HALF = 0.9, 0.75, 0.5
 _RDMA_LARGE = 65536
 _TWO = 2
 
@@ -68,7 +68,7 @@ def low_bus_bandwidth(
         job = job_of(job_signs, None, failures)
         best = _best(_named(bandwidth_tests, sources), bandwidth_rows, large_bytes)
         of_runs = (
-            *_against_platform(best, expected_gb_s, _nic_rates(host_nics, ib_ports)),
+            *_against_platform(best, expected_gb_s, _nic_rates(host_nics, ib_ports), _port_rates(ib_ports)),
             *_against_alike(best, alike),
             *_fallen_off(bandwidth_tests, bandwidth_rows, large_bytes, fallen_share),
         )
@@ -156,30 +156,37 @@ def _best(tests: pl.LazyFrame, rows: pl.LazyFrame, large: int) -> list[dict[str,
 
 
 def _judged(ratio: float) -> tuple[Severity, str]:
-    if ratio < 0.5:
+    if ratio < _HALF:
         return "error", "broken"
     if ratio < _DEGRADED:
         return "error", "degraded"
     return ("error", "below") if ratio < _WATCH else ("info", "as expected")
 
 
-def _against_platform(best: list[dict[str, object]], expected: float, nics: Mapping[str, list[float]]) -> Iterator[Finding]:
-    """Runs against what is configured, else what the platform reaches, else what the NICs of their hosts carry."""
+def _against_platform(
+    best: list[dict[str, object]], expected: float, nics: Mapping[str, list[float]], ports: Mapping[str, list[float]]
+) -> Iterator[Finding]:
+    """Runs against what is configured, else what the platform reaches, else what the NICs of their hosts carry: those that NCCL uses, or
+    where nothing tells them the ports that are up, of which a run may have been meant to use some."""
     for run in best:
         if run["collective"] != "all_reduce":
             continue
         gpus, hosts = _texts(run["gpus"]), _texts(run["hosts"])
         known = ceiling(gpus, _number(run["ranks"]), len(hosts) or None)
-        by_nics = False
+        value = float(str(run["best"]))
+        by_nics = by_ports = False
         if expected > 0:
             goal, source = expected, "the configuration"
         elif known is not None:
             goal, source = known.bus_bw_gb_s, known.source
-        elif (carried := _carried(hosts, _number(run["ranks"]), nics)) is not None:
+        elif (carried := _carried(hosts, _number(run["ranks"]), nics, "the NICs that NCCL uses")) is not None:
             (goal, source), by_nics = carried, True
+        elif (carried := _carried(hosts, _number(run["ranks"]), ports, "the active ports")) is not None:
+            (goal, source), by_ports = carried, True
+            if value >= _HALF * goal or not beside_nics(gpus):
+                continue
         else:
             continue
-        value = float(str(run["best"]))
         if value >= _WATCH * goal:
             continue
         severity, word = _judged(value / goal)
@@ -190,7 +197,7 @@ def _against_platform(best: list[dict[str, object]], expected: float, nics: Mapp
             f"AllReduce of {run['ranks']} ranks{_on(hosts)} reaches {value:.1f} of {goal:.0f} GB/s bus bandwidth ({value / goal:.0%}, {word})",
             f"Best of all sizes from {_size(run['at_bytes'])} on. Expected: {source}.{_shape(value / goal)}",
             severity,
-            "medium",
+            "low" if by_ports else "medium",
             {"bus_bw_gb_s": value, "expected_gb_s": round(goal, 2), "expected_by": source},
             least=_WATCH * goal,
         )
@@ -209,7 +216,16 @@ def _nic_rates(host_nics: pl.LazyFrame | None, ib_ports: pl.LazyFrame | None) ->
     return {host: list(told) for host, told in known.filter("whole").select("host", "told").collect().iter_rows()}
 
 
-def _carried(hosts: list[str], ranks: int | None, nics: Mapping[str, list[float]]) -> tuple[float, str] | None:
+def _port_rates(ib_ports: pl.LazyFrame | None) -> dict[str, list[float]]:
+    """Rates in Gbit/s of the ports that are active, by host."""
+    if ib_ports is None:
+        return {}
+    up = ib_ports.filter((pl.col("state") == "active") & (pl.col("rate_gbit_s") > 0) & pl.col("host").is_not_null())
+    rates = up.group_by("host", "device", "port").agg(pl.col("rate_gbit_s").max()).group_by("host").agg("rate_gbit_s")
+    return {host: sorted(told) for host, told in rates.collect().iter_rows()}
+
+
+def _carried(hosts: list[str], ranks: int | None, nics: Mapping[str, list[float]], what: str) -> tuple[float, str] | None:
     """Bus bandwidth in GB/s of a large AllReduce over several hosts, of whose NICs each GPU drives one at most, and how it is known; None
     where a host's are not."""
     if len(hosts) < _TWO or ranks is None or ranks % len(hosts) or any(host not in nics for host in hosts):
@@ -217,7 +233,7 @@ def _carried(hosts: list[str], ranks: int | None, nics: Mapping[str, list[float]
     driven = {host: sorted(nics[host], reverse=True)[: ranks // len(hosts)] for host in hosts}
     least = min(hosts, key=lambda host: (sum(driven[host]), host))
     rates = driven[least]
-    source = f"{OF_NICS:.0%} of what the NICs that NCCL uses on {least} carry ({len(rates)} x {min(rates):g} Gbit/s)"
+    source = f"{OF_NICS:.0%} of what {what} on {least} carry ({len(rates)} x {min(rates):g} Gbit/s)"
     return OF_NICS * sum(rates) / 8, source
 
 

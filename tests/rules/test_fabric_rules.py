@@ -299,13 +299,17 @@ def test_without_an_expectation_nothing_is_said_and_a_configured_one_counts():
     assert len(slow(unknown, expected_gb_s=100.0)) == 1
 
 
-def over_nics(gb_s: float, nics: int, gpu: str = "NVIDIA H100 80GB HBM3", told: bool = True) -> list[Finding]:
-    """A run of 16 ranks on two hosts, of which NCCL uses ``nics`` NICs each; their speed is ``told`` by NCCL, else by the ports."""
+def over_nics(
+    gb_s: float, nics: int, gpu: str = "NVIDIA H100 80GB HBM3", told: bool = True, logged: bool = True, state: str = "active"
+) -> list[Finding]:
+    """A run of 16 ranks on two hosts, of which NCCL uses ``nics`` NICs each; their speed is ``told`` by NCCL, else by the ports. Where NCCL
+    left no log (not ``logged``) the ports alone are known."""
     test, row = run(gb_s, 0, ("a", "b"), gpus=[gpu], ranks=16)
     devices = [(host, f"mlx5_{i}") for host in ("a", "b") for i in range(nics)]
     listed = rows(HOST_NICS, *({"host": h, "device": d, "speed_mbps": 400000 if told else None} for h, d in devices))
     frames = table("bandwidth_tests", test), table("bandwidth_rows", row), None, None
-    return low_bus_bandwidth.check(*frames, ports(*(port(h, device=d) for h, d in devices)), HOSTS, host_nics=listed)
+    found = ports(*(port(h, device=d, state=state) for h, d in devices))
+    return low_bus_bandwidth.check(*frames, found, HOSTS, host_nics=listed if logged else None)
 
 
 def test_a_run_over_several_hosts_is_judged_by_the_nics_that_nccl_uses():
@@ -317,6 +321,14 @@ def test_a_run_over_several_hosts_is_judged_by_the_nics_that_nccl_uses():
     [finding] = over_nics(95.0, 8, told=False)
     assert "8 x 400 Gbit/s" in str(finding.metrics["expected_by"]), "the ports tell their rate where NCCL does not"
     assert len(over_nics(95.0, 16)) == 1, "eight GPUs drive eight of them"
+
+
+def test_without_a_log_of_nccl_only_far_less_than_the_active_ports_carry_is_told_and_not_surely():
+    [finding] = over_nics(95.0, 8, logged=False)
+    assert (finding.severity, finding.confidence) == ("error", "low")
+    assert "the active ports on a carry (8 x 400 Gbit/s)" in str(finding.metrics["expected_by"])
+    assert over_nics(200.0, 8, logged=False) == over_nics(95.0, 8, "NVIDIA A100-PCIE-40GB", logged=False) == []
+    assert over_nics(95.0, 8, logged=False, state="down") == []
 
 
 def test_cards_that_may_reach_their_nic_through_the_processor_are_a_warning():
