@@ -96,6 +96,7 @@ _SUPPLIES = {
     "comm_channels": _NCCL,
     "local_channels": _NCCL,
     "gone_peers": _NCCL,
+    "lost_hosts": _NCCL,
     "overwritten": _NCCL,
     "cut_logs": _NCCL,
     "job_settings": _NCCL,
