@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
 
@@ -21,18 +21,31 @@ def scattered(ranks: Sequence[int]) -> bool:
 _TIMED_OUT = ("gloo-timeout", "nccl-timeout")
 
 
-def silent(endings: pl.LazyFrame, progress: pl.LazyFrame | None) -> dict[int, dict[str, object]]:
+def in_one_half(found: Collection[int], stacks: Mapping[int, Mapping[str, object]]) -> bool:
+    """Whether several ranks that others wait for all stand in a receive, or all in a send: each may wait for a rank that is not seen."""
+    halves = [(stacks[rank]["place"], stacks[rank]["op"]) if rank in stacks else None for rank in found]
+    return len(halves) > 1 and len(set(halves)) == 1 and halves[0] in (("p2p", "recv"), ("p2p", "send"))
+
+
+def silent(
+    endings: pl.LazyFrame, progress: pl.LazyFrame | None, looked_at: Collection[int] = (), written: Collection[int] = ()
+) -> dict[int, dict[str, object]]:
     """Ranks that were alive to the end without a timeout of their own while most others timed out: they were not in what those waited for.
 
-    Only a rank of which nothing else is known: a recorder or a stack tells better where it was. Of three ranks the one that its launcher
-    had to kill is told as well: it stood when it was asked to end, too.
+    Only a rank of which nothing else is known: a recorder or a stack (of those ``looked_at``) tells better where it was. Of three ranks
+    the one that its launcher had to kill is told as well: it stood when it was asked to end, too. Where nothing tells who was stopped, one
+    or two that have ``written`` files without a word of a failure are meant.
     """
     ends = endings.filter(pl.col("rank").is_not_null()).sort("rank").collect()
     late = ends.filter(pl.col("signature").is_in(_TIMED_OUT))
     alive = ends.filter((pl.col("kind") == "terminated") & pl.col("signature").is_null())
+    quiet = sorted(set(written) - set(ends["rank"].to_list()))
+    if alive.is_empty() and 0 < len(quiet) <= FEW_UNSEEN:
+        alive = pl.DataFrame({"rank": quiet}, schema=pl.Schema({"rank": pl.Int32()})).join(ends.clear(), on="rank", how="left")
+        ends = pl.concat([ends, alive], how="diagonal_relaxed")
     stood = alive.height > 0 and bool((alive["signal"] == "SIGKILL").fill_null(False).all())
     few = alive.height * 2 < late.height + stood
-    if late.height < 2 or not few or late.height + alive.height < ends.height:
+    if late.height < 2 or not few or late.height + alive.height < ends.height or alive["rank"].is_in(list(looked_at)).any():
         return {}
     last: dict[str, object] = {"domain": None, "group_key": None, "op": None, "seq": None}
     if progress is not None:

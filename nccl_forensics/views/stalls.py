@@ -34,7 +34,7 @@ from nccl_forensics.views.motion import advances
 from nccl_forensics.views.of_two import odd_of_two
 from nccl_forensics.views.own_pace import in_one_order
 from nccl_forensics.views.pairs import held
-from nccl_forensics.views.silences import silent, silent_watchdogs, unheard_of
+from nccl_forensics.views.silences import in_one_half, silent, silent_watchdogs, unheard_of
 from nccl_forensics.views.stack_pairs import beside_waiters, halted_alike
 from nccl_forensics.views.stall_causes import P2P, cause_of, with_unheard
 from nccl_forensics.views.stall_doubts import doubted
@@ -149,8 +149,11 @@ def stalls(
     if found:
         found = gone_on(found, scene.stacks, set(scene.stacks) | scene.known()) or found
     found = unanswering(found, scene.stacks, progress, written - scene.dead) or found
+    if endings is not None and not scene.parted and not scene.dead and in_one_half(found, scene.stacks):
+        # Stages behind one that does not send look like a pair that both receive.
+        found = silent(endings, progress, scene.stacks.keys(), written) or found
     if step_leads is not None and not scene.parted and not scene.dead:
-        found = step_further(found, step_leads, scene.stacks)
+        found = step_further(found, step_leads, scene.stacks, missing)
         found = reduced_in_backward(found, fr_entries) if fr_entries is not None else found
     if not scene.timed_out and (
         advances(motion) or advancing(found, scene.stacks) or (not scene.dead and moving_beside(found, scene.stacks))

@@ -63,10 +63,14 @@ def steps_of_ranks(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | No
 
 
 def step_further(
-    found: Mapping[int, dict[str, object]], leads: pl.LazyFrame, stacks: Mapping[int, dict[str, object]]
+    found: Mapping[int, dict[str, object]],
+    leads: pl.LazyFrame,
+    stacks: Mapping[int, dict[str, object]],
+    missing: Mapping[int, dict[str, object]],
 ) -> dict[int, dict[str, object]]:
     """``found``, with those marked (``kind`` step-further) whose loops have finished a step in which all that wait for them still are; where
-    nobody was found, those whose stacks wait in one place while the stacks of all others wait in another."""
+    nobody was found, those whose stacks wait in one place while the stacks of all others wait in another, or who alone are ``missing`` at a
+    monitored barrier."""
     ahead = {row["rank"]: row for row in leads.collect().iter_rows(named=True)}
     marked = dict(found)
     for rank, row in found.items():
@@ -75,7 +79,16 @@ def step_further(
         waiters = set(as_ranks(row.get("in_group") or row.get("waiters")))
         if lead is not None and row["kind"] in ("behind", "silent") and waits and waiters and waiters <= set(lead["others"]):
             marked[rank] = row | {"kind": "step-further", "step": lead["step"], "others_step": lead["others_step"]}
-    return marked or _by_stacks(ahead, stacks)
+    return marked or _by_stacks(ahead, stacks) or _missed(ahead, missing)
+
+
+def _missed(ahead: Mapping[int, dict[str, object]], missing: Mapping[int, dict[str, object]]) -> dict[int, dict[str, object]]:
+    if ahead.keys() != missing.keys():
+        return {}
+    steps = {
+        r: {"waiters": as_ranks(lead["others"]), "step": lead["step"], "others_step": lead["others_step"]} for r, lead in ahead.items()
+    }
+    return {rank: row | steps[rank] | {"kind": "step-further"} for rank, row in missing.items()}
 
 
 def reduced_in_backward(found: Mapping[int, dict[str, object]], fr_entries: pl.LazyFrame | FoldedTable) -> dict[int, dict[str, object]]:

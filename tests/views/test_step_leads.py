@@ -9,7 +9,7 @@ from nccl_forensics.views.gloo_rings import ENGINE
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.stall_causes import cause_of
 from nccl_forensics.views.stalls import stalls
-from nccl_forensics.views.step_leads import STEP_LEADS, reduced_in_backward, step_leads
+from nccl_forensics.views.step_leads import STEP_LEADS, reduced_in_backward, step_further, step_leads
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 from tests.views.test_stalls import blocker
@@ -86,3 +86,13 @@ def test_of_stacks_alone_the_one_that_waits_elsewhere_a_step_further_left_a_call
     assert causes(None, standing(r0=("collective", "reduce"), r1=("collective", "share")), lead) == [(0, "collective-skipped", "medium")]
     assert causes(None, standing(r0=("collective", "share"), r1=("collective", "share")), lead) == [], "at one line"
     assert causes(None, standing(r0=("collective", "reduce"), r1=("p2p", "share")), lead) == [], "a send may be what it waits for"
+
+
+def test_the_only_one_that_a_monitored_barrier_misses_and_that_told_one_step_more_left_a_call_out() -> None:
+    lead = rows(STEP_LEADS, {"rank": 1, "step": 4, "others": [0, 2], "others_step": 3})
+    missing: dict[int, dict[str, object]] = {rank: {"kind": "barrier", "waiters": [], "seen_by": "barrier"} for rank in (1, 2)}
+    [(rank, row)] = step_further({}, lead, {}, {1: missing[1]}).items()
+    assert (rank, row["kind"], row["waiters"], row["seen_by"]) == (1, "step-further", [0, 2], "barrier")
+    # It misses another, or two; somebody else is found by what tells more.
+    assert step_further({}, lead, {}, {2: missing[2]}) == step_further({}, lead, {}, missing) == {}
+    assert step_further({2: {"kind": "behind"}}, lead, {}, {1: missing[1]}) == {2: {"kind": "behind"}}
