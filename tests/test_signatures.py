@@ -18,6 +18,8 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
         ("requests.exceptions.ConnectionError", "('Connection aborted.', 'Connection reset by peer')", "user"),
         ("BrokenPipeError", "[Errno 32] Broken pipe", "user"),
         ("gloo::EnforceNotMet", "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 768 vs 512.", "gloo-size-mismatch"),
+        ("RuntimeError", "ProcessGroupGloo::allgather: invalid output tensor list at index 0 (expected length 4, got 3)", "refused"),
+        ("RuntimeError", "something: invalid. frame #3: c10d::ProcessGroupGloo::runLoop(int)", "user"),
         ("RuntimeError", "Detected mismatch between collectives on ranks. Rank 3 is running collective", "detail-mismatch"),
         ("RuntimeError", "[Rank 0]: Ranks 2, 4 failed to pass monitoredBarrier in 12000 ms", "monitored-barrier"),
         ("RuntimeError", "Expected to have finished reduction in the prior iteration before starting a new one.", "ddp-unused"),

@@ -223,8 +223,12 @@ _UNLIKE = {
     explains=(*_EXPLAINS, "timeout", "closed"),
 )
 def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
-    """Ranks that ended by a refused call: one finding per text. Where all ranks that ended did so alike, none of them is special."""
-    everyone = endings.collect()
+    """Ranks that ended by a refused call: one finding per text. Where all ranks that ended did so alike, none of them is special. What a
+    process of unknown rank said is also what a launcher repeats with its rank: that makes no second one."""
+    ranked = pl.col("rank").is_not_null()
+    told = endings.with_columns(again=(pl.col("kind") == "usage") & ~ranked & ranked.any().over("type", "frame", "message"))
+    everyone = told.filter(~pl.col("again")).collect()
+    repeated = told.filter("again").collect()
     refused = everyone.filter((pl.col("kind") == "usage") & pl.col("own")).sort("rank")
     for (kind, frame), part in refused.group_by("type", "frame", maintain_order=True):
         ranks = ranks_of(part)
@@ -232,6 +236,8 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
         message = " ".join(str(part["message"][0]).split())[:160]
         splits = "PerRank[myRank]" in message
         unlike = next((unlike for words, unlike in _UNLIKE.items() if words in message), None)
+        # How many said so without a rank is not known: of one rank alone it may have been all.
+        unsure = part.height == 1 and part["message"][0] in repeated["message"].to_list()
         yield Finding(
             cause="argument-mismatch" if splits else None,
             title=f"a call of {'all ranks' if alike else ranks_words(ranks) if ranks else 'a process'} was refused: {message}"
@@ -239,7 +245,7 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
             summary="All ranks made the same mistake: it is the program's."
             if alike
             else "The call was wrong for this rank; the others wait for it.",
-            confidence="high" if ranks and not (splits or unlike) else "medium",
+            confidence="high" if ranks and not (splits or unlike or unsure) else "medium",
             ranks=() if alike else ranks,
             hosts=() if alike else hosts_of(part),
             culprits=() if alike else tuple(Culprit(rank=r) for r in ranks),

@@ -34,6 +34,14 @@ def test_where_all_ranks_made_the_mistake_none_is_special():
     assert invalid_usage_by_exception.check(endings({"rank": 0} | VICTIM)) == []
 
 
+def test_what_a_launcher_repeats_with_its_rank_makes_no_second_process() -> None:
+    """The console of all ranks, without prefixes, and the block at its end: all may have said so, or the one that the launcher names."""
+    [finding] = invalid_usage_by_exception.check(endings({"rank": None} | REFUSED, {"rank": 3} | REFUSED))
+    assert (finding.ranks, finding.confidence) == ((3,), "medium")
+    [finding] = invalid_usage_by_exception.check(endings({"rank": None} | REFUSED, *[{"rank": r} | REFUSED for r in range(2)]))
+    assert finding.ranks == ()  # two of which the launcher says so, and nobody else
+
+
 def test_splits_by_which_a_rank_sends_itself_another_length_than_it_expects_are_wrong_arguments() -> None:
     said = (
         "[enforce fail at /pytorch/third_party/gloo/gloo/alltoallv.cc:138] inLengthPerRank[myRank] == outLengthPerRank[myRank]. 192 vs 64"
