@@ -30,6 +30,8 @@ from nccl_forensics.words import ranks_words
 
 #: Interfaces that other hosts cannot reach.
 _PRIVATE = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth\w*|cni\d*|cbr\d*|flannel[\w.]*|cali\w*|podman\d*|lxcbr\d*|lxdbr\d*|tun\d*|dummy\d*|kube-\w+)$"
+#: Lines that tell over which interface a process bootstraps: where none says it (INIT alone from 2.23 on), the sockets' is the same.
+_BOOTSTRAPS = (pl.col("item") == "bootstrap") | ~(pl.col("item") == "bootstrap").any().over("host", "pid")
 #: Releases up to 2.26 write "Connect".
 _LOOPBACK = r"[Cc]onnect to (?:127\.|::1)"
 _LINK_LOCAL = r"[Cc]onnect to (?:::ffff:)?169\.254\."
@@ -156,9 +158,7 @@ def wrong_interface(
         return
     ranked_ones = people.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     private = (
-        named
-        # Where no line tells the interface of the bootstrap, the sockets' is the same.
-        .filter((pl.col("item") == "bootstrap") | ~(pl.col("item") == "bootstrap").any().over("host", "pid"))
+        named.filter(_BOOTSTRAPS)
         .filter(pl.col("name").str.contains(_PRIVATE) | pl.col("address").str.starts_with("127."))
         .join(ranked_ones, on=["host", "pid"], how="left")
         .with_columns(rank=pl.coalesce("rank", pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank"))))
@@ -256,7 +256,8 @@ def _loopback_hosts(nccl_network: pl.LazyFrame | None) -> list[str]:
     """Hosts with a process that bootstraps over its loopback address."""
     if nccl_network is None:
         return []
-    own = nccl_network.filter((pl.col("item") == "bootstrap") & pl.col("address").str.starts_with("127."))
+    named = nccl_network.filter(pl.col("item").is_in(INTERFACES))
+    own = named.filter(_BOOTSTRAPS & pl.col("address").str.starts_with("127."))
     return sorted(own.select("host").drop_nulls().unique().collect()["host"].to_list())
 
 

@@ -449,6 +449,9 @@ def test_retries_without_an_address_beside_a_host_on_its_loopback_tell_of_that_h
     mixed = interfaces(("node1", "eth0", "10.0.0.1"), ("node2", "lo", "127.0.0.1"))
     [finding] = wrong_interface.check(mixed, lines, PEOPLE, TWO_HOSTS, None, None, tails)
     assert (finding.severity, finding.hosts) == ("critical", ("node2",))
+    # Of INIT alone no line tells the interface of the bootstrap: it is that of the sockets.
+    by_sockets = mixed.with_columns(item=pl.lit("socket-interface"))
+    assert [f.hosts for f in wrong_interface.check(by_sockets, lines, PEOPLE, TWO_HOSTS, None, None, tails)] == [("node2",)]
     # Whoever refuses a host that is on its loopback itself may only be late; so may a peer on an interface that leads there.
     for near in (
         interfaces(("node1", "lo", "127.0.0.1"), ("node2", "eth0", "10.0.0.2")),
