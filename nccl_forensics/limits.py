@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from nccl_forensics.errors import UsageError
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+#: Powers of 1024, by the letter of a size.
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def changed(limits: Limits, settings: Mapping[str, object], where: str) -> Limit
             raise UsageError(f"{where}: there is no limit {name!r}; there are {', '.join(SETTINGS)}")
         field, size, _ = SETTINGS[name]
         found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)[ ]?([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
-        number = float(found[1]) * _UNITS[found[2].upper()] if found is not None and (size or not found[2]) else 0.0
+        number = float(found[1]) * UNITS[found[2].upper()] if found is not None and (size or not found[2]) else 0.0
         if isinstance(value, bool) or number <= 0:
             raise UsageError(f"{where}: {name} must be {'a size such as 500M or 4G' if size else 'a number above 0'}, not {value!r}")
         values[field] = number if field in ("seconds", "source_seconds") else int(number)
@@ -64,4 +65,4 @@ def met(name: str) -> str:
     return f"(limit: {name.replace('-', ' ')}; raise it with --limit {name}=…)"
 
 
-__all__ = ["SETTINGS", "Limits", "changed", "met"]
+__all__ = ["SETTINGS", "UNITS", "Limits", "changed", "met"]

@@ -31,7 +31,7 @@ _FIELD = re.compile(r"(SequenceNumber=[0-9]+|(?:OpType|TensorShape|TensorDtypes)
 def said_of(message: str) -> Iterator[dict[str, object]]:
     """Rows of ``reports``, without their place."""
     for rank, own, other, theirs in _MISMATCH.findall(message) or _MISMATCH_OLD.findall(message):
-        mine, yours = _fields(own), _fields(theirs)
+        mine, yours = fingerprint(own), fingerprint(theirs)
         seq = mine.get("SequenceNumber")
         aspects = _DIFFER.search(message)
         yield {
@@ -58,8 +58,11 @@ def said_of(message: str) -> Iterator[dict[str, object]]:
             yield {"kind": "ddp-unused", "rank": int(rank), "ranks": [int(rank)], "detail": f"indices {indices.strip()[:1000]}"}
 
 
-def _fields(text: str) -> dict[str, str]:
-    """Fields of a fingerprint. The device options' dtype is a fixed text; a barrier prints no comma after its number (torch 2.13)."""
+def fingerprint(text: str) -> dict[str, str]:
+    """Fields of a CollectiveFingerPrint: SequenceNumber, OpType, TensorShape, TensorDtypes. The device options' dtype is a fixed text.
+
+    A barrier prints no comma after its number: ``SequenceNumber=5OpType=BARRIER`` (torch 2.13).
+    """
     pairs = (str(match).partition("=") for match in _FIELD.findall(text.split("TensorDeviceTypes=", 1)[0]))
     return {name: value for name, _, value in pairs}
 

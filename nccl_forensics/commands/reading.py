@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from nccl_forensics.errors import OutputError, UsageError
-from nccl_forensics.limits import SETTINGS, Limits, changed
+from nccl_forensics.limits import SETTINGS, UNITS, Limits, changed
 
 if TYPE_CHECKING:
     from nccl_forensics.cache import Cache
     from nccl_forensics.reading.engine import Engine
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _META = "nccl_forensics.reading.source"
 
 
@@ -33,7 +32,7 @@ class Size(click.ParamType[int]):
         found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
         if found is None:
             self.fail(f"{value!r} is no size such as 500M or 4G", param, ctx)
-        return int(float(found[1]) * _UNITS[found[2].upper()])
+        return int(float(found[1]) * UNITS[found[2].upper()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+#: What torch calls exchanges of a pair of ranks; all else is of a group.
+PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 #: Functions in NCCL kernel names and what torch calls the operation. ``Generic`` tells nothing: the kernel finds its work by table.
 NCCL_FUNCTIONS: dict[str, str] = {
     "AllReduce": "all_reduce",

@@ -13,6 +13,8 @@ from typing import Protocol
 import polars as pl
 
 from nccl_forensics.folding import ROWS, WORDS, Folded
+from nccl_forensics.grammar.writers import WRITER
+from nccl_forensics.tables import TABLES
 
 #: A column beside those of a table: which of several sources a row is of, from 0.
 PLACE = "_place"
@@ -251,22 +253,30 @@ Format = TextFormat | DocumentFormat
 
 
 class LineWalk:
-    """Rows by table and claimed lines over one walk through a text; a class because every block adds to both."""
+    """Rows by table, claimed lines and gaps over one walk through a text; a class because every block adds to all."""
 
     def __init__(self, text: Text) -> None:
         self.numbers: list[int] = text.lines["line_no"].to_list()
         self.texts: list[str] = text.lines["text"].to_list()
-        self.hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
+        self.hints = text.lines.select(WRITER).rows(named=True)
         self.rows: dict[str, list[dict[str, object]]] = {}
         self.used: list[int] = []
+        self.gaps: list[Gap] = []
 
-    def add(self, table: str, i: int, row: dict[str, object]) -> None:
-        """A row with its line."""
-        self.rows.setdefault(table, []).append({**self.hints[i], "line_no": self.numbers[i], **row})
+    def add(self, table: str, i: int, row: dict[str, object]) -> dict[str, object]:
+        """A row with its line, as it is kept: what following lines tell may be added to it."""
+        full = {**self.hints[i], "line_no": self.numbers[i], **row}
+        self.rows.setdefault(table, []).append(full)
+        return full
 
     def use(self, i: int) -> None:
         """Claim a line."""
         self.used.append(self.numbers[i])
+
+    def reading(self) -> Reading:
+        """What was found."""
+        frames = {name: TABLES[name].frame(rows) for name, rows in self.rows.items()}
+        return Reading(frames=frames, lines=line_numbers(sorted(set(self.used))), gaps=tuple(self.gaps))
 
 
 def line_numbers(numbers: Sequence[int]) -> pl.Series:

@@ -13,13 +13,13 @@ import polars as pl
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Reading, Text, TextFormat
 from nccl_forensics.grammar.lines import load
+from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.masking import mask, mask_expr
+from nccl_forensics.raised_reports import fingerprint
 from nccl_forensics.tables import TABLES
 
 #: Counters that were never set print as huge unsigned numbers.
 _SANE = 1 << 31
-_FIELD = re.compile(r"(SequenceNumber=[0-9]+|(?:OpType|TensorShape|TensorDtypes)=(?:\[[^\]]{0,4096}\]|[A-Za-z0-9_]{1,64}))")
-_HINTS = ("hint_rank", "hint_scope", "hint_host", "hint_pid")
 _RANKS = r"\[([0-9, ]+)\]"
 _DESYNC = (
     ("desync-lagging", re.compile(rf"ranks {_RANKS} are the lagging ranks that caused this timeout")),
@@ -51,7 +51,7 @@ def _read(text: Text) -> Reading:
         found = load("c10d").extract(lines["message"].fill_null(""))
         used.append(lines["line_no"])
         unmodelled = lines["line_no"].filter(found.kind.is_null() & (lines["message"].fill_null("") != ""))
-        base = lines.select("line_no", "time_raw_ns", "time_kind", *_HINTS, "message").with_row_index("row")
+        base = lines.select("line_no", "time_raw_ns", "time_kind", *WRITER, "message").with_row_index("row")
         for kind, frame in found.frames.items():
             if kind.startswith("quiet_") or kind == "stack_none":
                 continue
@@ -172,15 +172,6 @@ def _blocks(text: Text, base: pl.DataFrame, found: dict[str, pl.DataFrame]) -> t
 _KEY_VALUE = re.compile(r"^[a-z][a-z_0-9]{1,63}: ?")
 
 
-def fingerprint(text: str) -> dict[str, str]:
-    """Fields of a CollectiveFingerPrint: SequenceNumber, OpType, TensorShape, TensorDtypes. The device options' dtype is a fixed text.
-
-    A barrier prints no comma after its number: ``SequenceNumber=5OpType=BARRIER`` (torch 2.13).
-    """
-    pairs = (str(field).partition("=") for field in _FIELD.findall(text.split("TensorDeviceTypes=", 1)[0]))
-    return {name: value for name, _, value in pairs}
-
-
 def _number(value: object) -> int | None:
     return int(str(value)) if value is not None and str(value).isdecimal() and len(str(value)) < 10 else None
 
@@ -191,7 +182,7 @@ def _raised(row: dict[str, object]) -> dict[str, object] | None:
     signature = classify("", said)
     if signature not in ("cuda-error", "cuda-oom"):
         return None
-    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *_HINTS)}
+    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *WRITER)}
     default = row.get("pg_desc") == "default_pg" or row.get("pg_name") == "0" or str(row.get("pg_id") or "") == "0"
     own = _number(row.get("pg_rank")) if default else None
     return base | {"end_line": row["line_no"], "kind": "watchdog", "rank": own, "message": mask(said[:2000]), "signature": signature}
@@ -199,13 +190,13 @@ def _raised(row: dict[str, object]) -> dict[str, object] | None:
 
 def _unconnected(row: dict[str, object]) -> dict[str, object]:
     """What gloo logs before it raises the same words: of a worker whose traceback its launcher kept, or cut off, that is all there is."""
-    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *_HINTS)}
+    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *WRITER)}
     said = str(row["message"])
     return base | {"end_line": row["line_no"], "kind": "gloo", "message": mask(said[:2000]), "signature": classify("", said)}
 
 
 def _report(kind: str, row: dict[str, object]) -> dict[str, object]:
-    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *_HINTS)}
+    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *WRITER)}
     base["rank"] = _number(row.get("pg_rank"))
     if kind == "fingerprint":
         fields = fingerprint(str(row["fingerprint"]))
@@ -232,7 +223,7 @@ def _desync(hits: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
     picked = hits.filter(pl.col("text").str.contains_any(list(_DESYNC_ANCHORS)))
     for row in picked.iter_rows(named=True):
         line = str(row["text"])
-        base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *_HINTS)} | {"message": line.strip()[:400]}
+        base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *WRITER)} | {"message": line.strip()[:400]}
         if timeout := _DESYNC_TIMEOUT.search(line):
             rows.append(
                 base | {"kind": "desync-timeout", "pg_rank": int(timeout.group(1)), "op": timeout.group(2), "seq": int(timeout.group(3))}

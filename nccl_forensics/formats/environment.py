@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.masking import mask_variable
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.units import is_number
@@ -26,7 +27,7 @@ def read(text: Text) -> Reading:
     numbers: list[int] = text.lines["line_no"].to_list()
     texts: list[str] = text.lines["text"].to_list()
     hits: list[bool] = text.lines["hit"].to_list()
-    hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
+    hints = text.lines.select(WRITER).rows(named=True)
     rows: list[Row] = []
     used: list[int] = []
     start: int | None = None

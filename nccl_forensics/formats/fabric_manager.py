@@ -9,10 +9,10 @@ import polars as pl
 
 from nccl_forensics.formats.base import Reading, Text, TextFormat
 from nccl_forensics.grammar.lines import load
+from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
 
-_HINTS = ("hint_rank", "hint_scope", "hint_host", "hint_pid")
 _IGNORED = "the fabric manager found no NVSwitch on this host"
 
 #: Texts of the kind "other", in the order in which they are tried: word in the text, kind, severity.
@@ -50,7 +50,7 @@ def read(text: Text) -> Reading:
 
 def _rows(lines: pl.DataFrame, kind: str, frame: pl.DataFrame) -> pl.DataFrame:
     context = lines.with_row_index("row").select(
-        "row", "line_no", *_HINTS, message=pl.col("text").str.replace(r"^\[[^\]]*\] \[[^\]]*\] \[[^\]]*\] ", "")
+        "row", "line_no", *WRITER, message=pl.col("text").str.replace(r"^\[[^\]]*\] \[[^\]]*\] \[[^\]]*\] ", "")
     )
     rows = context.join(frame.drop("message", strict=False), on="row", how="inner").with_columns(
         time_raw_ns=pl.col("stamp").str.to_datetime("%b %d %Y %H:%M:%S", time_unit="ns", strict=False).cast(pl.Int64),

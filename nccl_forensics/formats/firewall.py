@@ -10,6 +10,7 @@ import polars as pl
 
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import after, whole
+from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.tables import TABLES
 
 Row = dict[str, object]
@@ -180,10 +181,9 @@ def read(text: Text) -> Reading:
     """One row per rule, and one per chain with a policy."""
     reader = _Reader()
     claimed: list[int] = []
-    hints = ("hint_rank", "hint_scope", "hint_host", "hint_pid")
     lines = after(text.lines, pl.col("text").str.contains(_OPENS), reach=4000)
-    for number, body, *origin in lines.select("line_no", "text", *hints).iter_rows():
-        if reader.take(number, body, {k: v for k, v in zip(hints, origin, strict=True) if v is not None}):
+    for number, body, *origin in lines.select("line_no", "text", *WRITER).iter_rows():
+        if reader.take(number, body, {k: v for k, v in zip(WRITER, origin, strict=True) if v is not None}):
             claimed.append(number)
         elif body.strip():
             reader.tool = None if reader.tool != "other-table" else reader.tool

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat
 from nccl_forensics.masking import mask
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.units import is_number
 
 Row = dict[str, object]
@@ -70,8 +69,7 @@ def read(text: Text) -> Reading:
             elif line.startswith("MemTotal:"):
                 after = _meminfo(reader, i)
         i = after if after > i else i + 1
-    frames = {name: TABLES[name].frame(rows) for name, rows in reader.rows.items()}
-    return Reading(frames=frames, lines=line_numbers(sorted(set(reader.used))))
+    return reader.reading()
 
 
 def _ps(reader: LineWalk, start: int, header: list[str]) -> int:

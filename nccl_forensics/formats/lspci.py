@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
 
@@ -22,32 +22,29 @@ Row = dict[str, object]
 
 def read(text: Text) -> Reading:
     """One row per device that shows a PCIe link."""
-    numbers: list[int] = text.lines["line_no"].to_list()
-    texts: list[str] = text.lines["text"].to_list()
-    hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
+    walk = LineWalk(text)
     rows: list[Row] = []
-    used: list[int] = []
     current: Row | None = None
-    for i, line in enumerate(texts):
+    for i, line in enumerate(walk.texts):
         head = _DEVICE.match(line)
         if head:
             current = {
-                **hints[i],
-                "line_no": numbers[i],
+                **walk.hints[i],
+                "line_no": walk.numbers[i],
                 "bus_id": pci.normal(head[1]),
                 "device": f"{head[2]}: {head[3]}"[:160],
                 "role": _role(head[2], head[3]),
                 "gone": "(rev ff)" in line,
             }
             rows.append(current)
-            used.append(numbers[i])
+            walk.use(i)
         elif current is not None and line.startswith(("\t", " ")) and line.strip():
-            used.append(numbers[i])
+            walk.use(i)
             cap, sta, acs = _CAP.match(line), _STA.match(line), _ACS.match(line)
             if cap:
                 current |= {"speed_max_gt_s": float(cap[1]), "width_max": int(cap[2])}
             elif sta:
-                current |= {"speed_gt_s": float(sta[1]), "width": int(sta[2]), "end_line": numbers[i]}
+                current |= {"speed_gt_s": float(sta[1]), "width": int(sta[2]), "end_line": walk.numbers[i]}
             elif acs:
                 current["acs"] = " ".join(w.rstrip("+") for w in acs[1].split() if w.endswith("+")) or None
         elif line.strip():
@@ -55,7 +52,7 @@ def read(text: Text) -> Reading:
     kept = [r for r in rows if r.get("width") is not None or r.get("gone") or r.get("acs")]
     if not any(r.get("width") is not None or r.get("gone") for r in rows):
         return Reading()
-    return Reading(frames={"pcie_links": TABLES["pcie_links"].frame(kept)}, lines=line_numbers(used))
+    return Reading(frames={"pcie_links": TABLES["pcie_links"].frame(kept)}, lines=line_numbers(walk.used))
 
 
 def _role(kind: str, name: str) -> str:

@@ -6,8 +6,7 @@ import re
 from datetime import UTC, datetime
 
 from nccl_forensics.formats._gpu_values import clean, gpu_row, number, problem
-from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.tables import TABLES
+from nccl_forensics.formats.base import Gap, LineWalk, Reading, Text, TextFormat
 from nccl_forensics.values import pci
 from nccl_forensics.values.units import is_number
 
@@ -64,31 +63,9 @@ _CSV_WORDS = frozenset(
 )
 
 
-class _Reader:
-    """Walks the lines once; what a line means depends on the block that it stands in, so the state is kept here."""
-
-    def __init__(self, text: Text) -> None:
-        self.numbers: list[int] = text.lines["line_no"].to_list()
-        self.texts: list[str] = text.lines["text"].to_list()
-        self.hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
-        self.rows: dict[str, list[Row]] = {}
-        self.used: list[int] = []
-        self.gaps: list[Gap] = []
-
-    def add(self, table: str, i: int, row: Row) -> Row:
-        """Append a row with its line."""
-        full: Row = {**self.hints[i], "line_no": self.numbers[i], **row}
-        self.rows.setdefault(table, []).append(full)
-        return full
-
-    def use(self, i: int) -> None:
-        """Claim a line."""
-        self.used.append(self.numbers[i])
-
-
 def read(text: Text) -> Reading:
     """Every block of the source that begins with a line of nvidia-smi's."""
-    reader = _Reader(text)
+    reader = LineWalk(text)
     hits: list[bool] = text.lines["hit"].to_list()
     i, total = 0, len(reader.texts)
     while i < total:
@@ -111,11 +88,10 @@ def read(text: Text) -> Reading:
         elif hits[i]:
             after = _failure(reader, i)
         i = after if after > i else i + 1
-    frames = {name: TABLES[name].frame(rows) for name, rows in reader.rows.items()}
-    return Reading(frames={n: f for n, f in frames.items() if f.height}, lines=line_numbers(reader.used), gaps=tuple(reader.gaps))
+    return reader.reading()
 
 
-def _gpu_block(reader: _Reader, start: int) -> int:
+def _gpu_block(reader: LineWalk, start: int) -> int:
     """``GPU n: name (UUID: …)`` and the links below it; a header alone is a line of ``nvidia-smi -L``."""
     head = _GPU.match(reader.texts[start])
     assert head is not None
@@ -156,7 +132,7 @@ def _counter(raw: str) -> float | None:
     return 0.0 if 0 < value < 1e-200 else value
 
 
-def _topology(reader: _Reader, start: int) -> int:
+def _topology(reader: LineWalk, start: int) -> int:
     names = [c.strip() for c in reader.texts[start].split("\t")]
     columns = [n for n in names if n and not n.endswith(("Affinity", "NUMA ID"))]
     numa = next((i for i, n in enumerate(names) if n == "NUMA Affinity"), None)
@@ -183,7 +159,7 @@ def _topology(reader: _Reader, start: int) -> int:
     return i
 
 
-def _peers(reader: _Reader, start: int) -> int:
+def _peers(reader: LineWalk, start: int) -> int:
     """``topo -p2p``: whether GPU pairs may copy to each other. OK is yes; the other words say why not."""
     columns = reader.texts[start].split()
     i = start + 1
@@ -206,7 +182,7 @@ def _peers(reader: _Reader, start: int) -> int:
     return i if i > start + 1 else start
 
 
-def _table(reader: _Reader, start: int) -> int:
+def _table(reader: LineWalk, start: int) -> int:
     """The summary table; two or three physical rows per GPU. ``ERR!`` and ``Unknown`` mean a GPU that does not answer. The first ends with the
     uncorrected memory errors since the last reset."""
     head = _TABLE_HEAD.match(reader.texts[start])
@@ -265,7 +241,7 @@ def _second_row(line: str) -> Row:
     return found
 
 
-def _dmon(reader: _Reader, start: int) -> int:
+def _dmon(reader: LineWalk, start: int) -> int:
     names = reader.texts[start].lstrip("# ").split()
     i = start
     while i < len(reader.texts):
@@ -295,7 +271,7 @@ def _dmon(reader: _Reader, start: int) -> int:
     return i
 
 
-def _pmon(reader: _Reader, start: int) -> int:
+def _pmon(reader: LineWalk, start: int) -> int:
     """Processes by GPU; a dash stands for a GPU without any."""
     names = reader.texts[start].lstrip("# ").split()
     i = start
@@ -328,7 +304,7 @@ def _is_csv_head(line: str) -> bool:
     )
 
 
-def _csv(reader: _Reader, start: int) -> int:
+def _csv(reader: LineWalk, start: int) -> int:
     names = _names(reader.texts[start])
     reader.use(start)
     i = start + 1
@@ -367,7 +343,7 @@ def _csv_time(text: str | None) -> Row:
     return {"time_raw_ns": round(moment.timestamp() * 1000) * 1_000_000, "time_kind": "local-unzoned"}
 
 
-def _failure(reader: _Reader, i: int) -> int:
+def _failure(reader: LineWalk, i: int) -> int:
     line = reader.texts[i].strip()
     for words, kind in _FAILURES:
         if line.startswith(words):

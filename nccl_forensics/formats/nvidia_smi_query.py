@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from nccl_forensics.decoding import safe_xml
 from nccl_forensics.formats._gpu_values import clean, gpu_row, number
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
 
@@ -45,7 +46,7 @@ def read(text: Text) -> Reading:
     """Every report in the source: from its header to the first line that cannot belong to it."""
     numbers: list[int] = text.lines["line_no"].to_list()
     texts: list[str] = text.lines["text"].to_list()
-    hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
+    hints = text.lines.select(WRITER).rows(named=True)
     used: list[int] = []
     gpus: list[Row] = []
     processes: list[Row] = []

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat
 from nccl_forensics.grammar.blocks import whole
-from nccl_forensics.tables import TABLES
 
 _LSOF = re.compile(r"^COMMAND +PID +(?:TID +TASKCMD +)?USER +FD +TYPE +DEVICE +SIZE/OFF +NODE +NAME *$")
 _NETWORK = re.compile(r"^(\S{1,60}) +(\d{1,10}) .* (?:TCP|UDP) (\S{1,120})(?: \(([A-Z_0-9]{1,20})\))?$")
@@ -22,35 +21,30 @@ Row = dict[str, object]
 
 def read(text: Text) -> Reading:
     """Sockets with their process, and processes by GPU; the number of a device file is the driver's minor, mostly nvidia-smi's index."""
-    numbers: list[int] = text.lines["line_no"].to_list()
-    texts: list[str] = text.lines["text"].to_list()
-    hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
-    rows: dict[str, list[Row]] = {"sockets": [], "gpu_processes": []}
-    used: list[int] = []
+    walk = LineWalk(text)
     tool: str | None = None
     device: str | None = None
-    for i, line in enumerate(texts):
-        where: Row = {**hints[i], "line_no": numbers[i]}
+    for i, line in enumerate(walk.texts):
         if _LSOF.match(line) or _FUSER_HEAD.match(line):
             tool, device = ("lsof" if line.startswith("COMMAND") else "fuser"), None
         elif tool == "lsof" and (found := _NETWORK.match(line)):
             local, _, peer = found[3].partition("->")
             told = {"local": local, "peer": peer or None, "process": found[1], "pid": int(found[2])}
-            rows["sockets"].append({**where, **told, "state": _STATES.get(found[4] or "", found[4])})
+            walk.add("sockets", i, {**told, "state": _STATES.get(found[4] or "", found[4])})
         elif tool == "lsof" and (held := _DEVICE.match(line)):
-            rows["gpu_processes"].append({**where, "gpu_index": int(held[3]), "pid": int(held[2]), "name": held[1]})
+            walk.add("gpu_processes", i, {"gpu_index": int(held[3]), "pid": int(held[2]), "name": held[1]})
         elif tool == "lsof" and len(line.split()) >= 9:
             pass
         elif tool == "fuser" and (holder := _FUSER.match(line)):
             device = holder[1] or device
             minor = _MINOR.match(device or "")
             if minor:
-                rows["gpu_processes"].append({**where, "gpu_index": whole(minor[1]), "pid": int(holder[3]), "name": holder[4]})
+                walk.add("gpu_processes", i, {"gpu_index": whole(minor[1]), "pid": int(holder[3]), "name": holder[4]})
         else:
             tool = None
             continue
-        used.append(numbers[i])
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in rows.items() if r}, lines=line_numbers(used if any(rows.values()) else []))
+        walk.use(i)
+    return walk.reading() if walk.rows else Reading()
 
 
 FORMAT = TextFormat(

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat
 from nccl_forensics.grammar.blocks import whole
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
 
 #: Columns of /proc/net/dev (Linux net/core/net-procfs.c), under the names of the kernel's own statistics.
@@ -49,8 +48,7 @@ def read(text: Text) -> Reading:
             elif line.startswith("ResmanDebugLevel:"):
                 end = _parameters(reader, i)
         i = end if end > i else i + 1
-    frames = {name: TABLES[name].frame(rows) for name, rows in reader.rows.items()}
-    return Reading(frames=frames, lines=line_numbers(reader.used))
+    return reader.reading()
 
 
 def _interfaces(reader: LineWalk, start: int) -> int:

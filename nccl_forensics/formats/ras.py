@@ -13,6 +13,7 @@ import polars as pl
 
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.lines import load
+from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.tables import TABLES
 
 _HEADER = " compiled with CUDA "
@@ -35,7 +36,6 @@ _ITEM_KINDS = frozenset(
 #: Headlines below an item: they say what the rows after them are about.
 _HEADLINES = frozenset(("missing", "dead", "initialization", "different"))
 _DIFFERENT_OP = re.compile(r"different ([A-Za-z]+) operation counts")
-_HINTS = ("hint_rank", "hint_scope", "hint_host", "hint_pid")
 
 Row = dict[str, object]
 
@@ -84,9 +84,9 @@ def _parsed(text: Text) -> list[_Parsed]:
     for frame in found.frames.values():
         for row in frame.iter_rows(named=True):
             values[row.pop("row")] = row
-    columns = stripped.select("line_no", "text", *_HINTS).with_columns(kind=found.kind)
+    columns = stripped.select("line_no", "text", *WRITER).with_columns(kind=found.kind)
     return [
-        _Parsed(row["line_no"], row["text"], row["kind"], values.get(number, {}), {name: row[name] for name in _HINTS})
+        _Parsed(row["line_no"], row["text"], row["kind"], values.get(number, {}), {name: row[name] for name in WRITER})
         for number, row in enumerate(columns.iter_rows(named=True))
     ]
 

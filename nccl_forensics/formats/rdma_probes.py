@@ -6,6 +6,7 @@ import re
 
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import real
+from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.tables import TABLES
 
 _CALL = re.compile(
@@ -26,9 +27,8 @@ def read(text: Text) -> Reading:
     rows: list[Row] = []
     used: list[int] = []
     target: str | None = None
-    hints = ("hint_rank", "hint_scope", "hint_host", "hint_pid")
-    for number, line, *origin in text.lines.select("line_no", "text", *hints).iter_rows():
-        where: Row = {**dict(zip(hints, origin, strict=True)), "line_no": number}
+    for number, line, *origin in text.lines.select("line_no", "text", *WRITER).iter_rows():
+        where: Row = {**dict(zip(WRITER, origin, strict=True)), "line_no": number}
         if _CALL.match(line) or _EVENT.match(line):
             rows.append({**where, "tool": "rdma_cm", "outcome": "unreachable"})
         elif found := _ARP_HEAD.match(line):

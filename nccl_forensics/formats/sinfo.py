@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
-from nccl_forensics.tables import TABLES
+from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat
 from nccl_forensics.values.hostlist import expand
 
 #: Headings of sinfo's columns (slurm/src/sinfo/print.c), by themselves and in a form of the user's own (-o, -O): a line of nothing else
@@ -40,34 +39,30 @@ Row = dict[str, object]
 
 def read(text: Text) -> Reading:
     """One row per node that is not in service; a star means that it does not respond."""
-    numbers: list[int] = text.lines["line_no"].to_list()
-    texts: list[str] = text.lines["text"].to_list()
-    hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
-    rows: list[Row] = []
-    used: list[int] = []
+    walk = LineWalk(text)
     columns: list[str] = []
     lost = 0
     seen: set[tuple[str, object]] = set()  # a node stands once for each of its partitions
-    for i, line in enumerate(texts):
-        where: Row = {**hints[i], "line_no": numbers[i]}
+    for i, line in enumerate(walk.texts):
         if heading := _heading(line):
             columns = heading
         elif columns and (cells := _cells(line, columns)):
             told = _told(cells)
             nodes = [node for node in expand(cells.get("NODELIST") or cells["HOSTNAMES"]) if told and (node, told["state"]) not in seen]
-            rows += [{**where, **told, "node": node} for node in nodes]
+            for node in nodes:
+                walk.add("scheduler_nodes", i, {**told, "node": node})
             seen |= {(node, told["state"]) for node in nodes}
         elif _LOST.match(line):
             columns, lost = [], 8  # the nodes stand within a few lines
         elif lost and (remote := _REMOTE.match(line)):
-            rows.append({**where, "tool": "mpirun", "node": remote[1], "state": "DOWN", "flags": ["NOT_RESPONDING"], "reason": _REASON})
+            row = {"tool": "mpirun", "node": remote[1], "state": "DOWN", "flags": ["NOT_RESPONDING"], "reason": _REASON}
+            walk.add("scheduler_nodes", i, row)
             lost = 0
         else:
             columns, lost = columns if not line.strip() else [], max(0, lost - 1)
             continue
-        used.append(numbers[i])
-    frame = TABLES["scheduler_nodes"].frame(rows)
-    return Reading(frames={"scheduler_nodes": frame} if rows else {}, lines=line_numbers(used))
+        walk.use(i)
+    return walk.reading()
 
 
 def _heading(line: str) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from nccl_forensics.tables.base import F64, HINT, I32, I64, LINE, RECORD, SL, TIME, U32, B, S, Table
+from nccl_forensics.tables.base import F64, I32, I64, SL, U32, WHERE, B, S, Table
 
-_WHERE = {**LINE, **RECORD, **TIME, **HINT, "host": (S, "host that the output itself states")}
 _TEST = {"test": (U32, "ordinal of the test in its source, from 0")}
 
 TABLES: tuple[Table, ...] = (
@@ -12,7 +11,7 @@ TABLES: tuple[Table, ...] = (
         "bandwidth_tests",
         "One run of an nccl-tests (rccl-tests) program: its setup and what its footer says.",
         {
-            **_WHERE,
+            **WHERE,
             **_TEST,
             "collective": (S, "all_reduce, all_gather, reduce_scatter, alltoall, broadcast, reduce, sendrecv, gather, scatter, hypercube"),
             "collective_known_by": (S, "name (stated), columns, ratio (busbw / algbw), or null"),
@@ -41,7 +40,7 @@ TABLES: tuple[Table, ...] = (
         "bandwidth_devices",
         "One rank of an nccl-tests run.",
         {
-            **_WHERE,
+            **WHERE,
             **_TEST,
             "rank": (I32, ""),
             "group": (I32, ""),
@@ -55,7 +54,7 @@ TABLES: tuple[Table, ...] = (
         "bandwidth_rows",
         "One size and placement of an nccl-tests run.",
         {
-            **_WHERE,
+            **WHERE,
             **_TEST,
             "bytes": (I64, "size of the operation"),
             "count": (I64, "elements"),
@@ -74,7 +73,7 @@ TABLES: tuple[Table, ...] = (
         "rdma_tests",
         "One row of a perftest program (ib_write_bw and its family), or its failure.",
         {
-            **_WHERE,
+            **WHERE,
             **_TEST,
             "name": (S, "title, such as RDMA_Write BW Test"),
             "device": (S, ""),
@@ -97,7 +96,7 @@ TABLES: tuple[Table, ...] = (
         "gpu_bandwidth",
         "One cell of a matrix of nvbandwidth or p2pBandwidthLatencyTest.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "nvbandwidth, p2p, bandwidthtest"),
             "test": (S, "name of the test"),
             "gpu": (S, "name of the GPUs; null where they differ or are not told"),
@@ -113,7 +112,7 @@ TABLES: tuple[Table, ...] = (
         "tcp_tests",
         "One interval or summary of iperf3, or its failure.",
         {
-            **_WHERE,
+            **WHERE,
             **_TEST,
             "local": (S, "address"),
             "remote": (S, "address"),

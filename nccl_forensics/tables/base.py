@@ -100,6 +100,8 @@ TIME = {
     "time_raw_ns": (I64, "time as written, ns; for unzoned text as if it were UTC"),
     "time_kind": (S, "epoch, local-unzoned, local-yearless (kept as of the year 2000), monotonic"),
 }
+#: Of what tools and files of hosts print.
+WHERE = {**LINE, **RECORD, **TIME, **HINT, "host": (S, "host that the output itself states")}
 NCCL = {
     **LINE,
     "host": (S, "host of the NCCL prefix, cut at the first dot by NCCL"),

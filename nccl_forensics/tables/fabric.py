@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from nccl_forensics.tables.base import F64, HINT, I32, I64, LINE, RECORD, SL, TIME, B, S, Table
+from nccl_forensics.tables.base import F64, I32, I64, LINE, RECORD, SL, TIME, WHERE, B, S, Table
 
-_WHERE = {**LINE, **RECORD, **TIME, **HINT, "host": (S, "host that the output itself states")}
 _PORT = {"device": (S, "RDMA device: mlx5_0, bnxt_re0, efa_0 ..."), "port": (I32, "port of the device, from 1")}
 
 TABLES: tuple[Table, ...] = (
@@ -21,7 +20,7 @@ TABLES: tuple[Table, ...] = (
         "ib_states",
         "State of one RDMA port as ibstat, ibstatus, ibv_devinfo, rdma link or mlxlink report it.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "ibstat, ibstatus, ibv_devinfo, rdma-link, mlxlink, ibdev2netdev"),
             **_PORT,
             "state": (S, "down, init, armed, active, active-defer"),
@@ -46,7 +45,7 @@ TABLES: tuple[Table, ...] = (
         "ib_counters",
         "One counter of one RDMA port in one sample. Names are those of sysfs whatever the tool calls them.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "perfquery, rdma-statistic, ibqueryerrors, node-exporter"),
             "node": (S, "name or GUID of a node that is no host of ours, such as a switch"),
             **_PORT,
@@ -60,7 +59,7 @@ TABLES: tuple[Table, ...] = (
         "ib_links",
         "One link as iblinkinfo, ibnetdiscover, saquery or smpquery reports it.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "iblinkinfo, ibnetdiscover, saquery, smpquery"),
             "node": (S, "node of this end"),
             **_PORT,
@@ -80,7 +79,7 @@ TABLES: tuple[Table, ...] = (
         "ib_diagnostics",
         "Stages and error lines of ibdiagnet, and what ibqueryerrors sums up.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "ibdiagnet, ibqueryerrors, ibping, sminfo"),
             "kind": (S, "stage, error, warning, summary"),
             "name": (S, "stage, or the node that the line names"),
@@ -93,7 +92,7 @@ TABLES: tuple[Table, ...] = (
         "link_quality",
         "One port as mlxlink reports it: error rates before and after correction, link downs, optics.",
         {
-            **_WHERE,
+            **WHERE,
             "device": (S, "device of the command line, where shown"),
             "state": (S, ""),
             "phys_state": (S, ""),
@@ -120,7 +119,7 @@ TABLES: tuple[Table, ...] = (
         "net_interfaces",
         "One network interface: ip link, ip addr, ifconfig, ethtool.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "ip, ip-json, ifconfig, ethtool, ethtool-i"),
             "name": (S, ""),
             "index": (I32, ""),
@@ -142,7 +141,7 @@ TABLES: tuple[Table, ...] = (
         "net_addresses",
         "One IP address of an interface.",
         {
-            **_WHERE,
+            **WHERE,
             "interface": (S, ""),
             "family": (S, "inet, inet6"),
             "address": (S, "without prefix length"),
@@ -154,7 +153,7 @@ TABLES: tuple[Table, ...] = (
         "net_routes",
         "One route.",
         {
-            **_WHERE,
+            **WHERE,
             "destination": (S, "default or a network"),
             "via": (S, ""),
             "interface": (S, ""),
@@ -167,7 +166,7 @@ TABLES: tuple[Table, ...] = (
         "firewall_rules",
         "One rule of a packet filter (iptables, nftables) or of policy routing (ip rule), or the policy of a chain.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "iptables, iptables-save, nft, ip-rule"),
             "chain": (S, "INPUT, OUTPUT, FORWARD ...; of nftables the hook"),
             "kind": (S, "rule, policy"),
@@ -186,7 +185,7 @@ TABLES: tuple[Table, ...] = (
         "net_counters",
         "One counter of an interface (ethtool -S) or of the host's IP stack (netstat -s, nstat, /proc/net).",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "ethtool-S, ip-s, netstat-s, nstat, proc-net"),
             "interface": (S, "null for the host as a whole"),
             "counter": (S, "as written, without blanks"),
@@ -197,7 +196,7 @@ TABLES: tuple[Table, ...] = (
         "pings",
         "What one ping said: a line that tells the path's MTU or an error, or the statistics at its end.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "ping, ibping, tracepath, arping, rdma_cm"),
             "target": (S, ""),
             "outcome": (S, "reply, too-long, frag-needed, unreachable, unknown-host, statistics, pmtu"),
@@ -214,7 +213,7 @@ TABLES: tuple[Table, ...] = (
         "port_probes",
         "One try to connect (nc, ncat).",
         {
-            **_WHERE,
+            **WHERE,
             "target": (S, ""),
             "port": (I32, ""),
             "outcome": (S, "open, refused, timed-out, no-route, unknown-host"),
@@ -224,13 +223,13 @@ TABLES: tuple[Table, ...] = (
     Table(
         "host_names",
         "One line of /etc/hosts.",
-        {**_WHERE, "address": (S, ""), "names": (SL, "")},
+        {**WHERE, "address": (S, ""), "names": (SL, "")},
     ),
     Table(
         "sockets",
         "One TCP socket of ss -ti or lsof -i.",
         {
-            **_WHERE,
+            **WHERE,
             "state": (S, "ESTAB, SYN-SENT, CLOSE-WAIT ..."),
             "recv_q_bytes": (I64, ""),
             "send_q_bytes": (I64, ""),
@@ -260,7 +259,7 @@ TABLES: tuple[Table, ...] = (
         "packets",
         "One packet of tcpdump text; of a binary capture only those that tell something: resets, ICMP errors.",
         {
-            **_WHERE,
+            **WHERE,
             "source": (S, "address"),
             "source_port": (I32, ""),
             "destination": (S, "address"),
@@ -307,7 +306,7 @@ TABLES: tuple[Table, ...] = (
         "rdma_gids",
         "One GID of an RDMA port (show_gids).",
         {
-            **_WHERE,
+            **WHERE,
             **_PORT,
             "index": (I32, "what NCCL_IB_GID_INDEX numbers"),
             "gid": (S, ""),
@@ -320,7 +319,7 @@ TABLES: tuple[Table, ...] = (
         "net_settings",
         "One setting or reading of an Ethernet card: ethtool -a (pause), -g (rings), -k (offloads), -m (module).",
         {
-            **_WHERE,
+            **WHERE,
             "interface": (S, "null where neither the output nor the command before it names one, as with -m"),
             "kind": (S, "pause, ring, offload, module"),
             "section": (S, "of rings: maximum, current"),
@@ -334,7 +333,7 @@ TABLES: tuple[Table, ...] = (
         "ib_routes",
         "One hop of a path through an InfiniBand fabric (ibtracert), or the message it ended with.",
         {
-            **_WHERE,
+            **WHERE,
             "route": (I32, "number of the path in its source, from 0"),
             "hop": (I32, "0 is the sender"),
             "node": (S, "name of the node"),

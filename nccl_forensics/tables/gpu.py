@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from nccl_forensics.tables.base import F64, HINT, I32, I64, LINE, RECORD, SL, TIME, B, S, Table
+from nccl_forensics.tables.base import F64, I32, I64, SL, WHERE, B, S, Table
 
-_WHERE = {**LINE, **RECORD, **TIME, **HINT, "host": (S, "host that the output itself states")}
 _GPU = {"gpu_index": (I32, "index that the tool prints"), "bus_id": (S, "PCI address as 0000:9b:00.0"), "uuid": (S, "GPU-... or MIG-...")}
 _COUNT = (I64, "")
 
@@ -13,7 +12,7 @@ TABLES: tuple[Table, ...] = (
         "gpus",
         "One GPU in one sample. What the tool marks N/A, unsupported or unknown is null.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "nvidia-smi-q, nvidia-smi-xml, nvidia-smi-csv, nvidia-smi, dmon, nvidia-smi-l, rocm-smi, proc-driver"),
             **_GPU,
             "name": (S, ""),
@@ -99,7 +98,7 @@ TABLES: tuple[Table, ...] = (
         "gpu_processes",
         "Processes on GPUs.",
         {
-            **_WHERE,
+            **WHERE,
             **_GPU,
             "pid": (I64, "host pid namespace"),
             "type": (S, "C compute, G graphics"),
@@ -111,7 +110,7 @@ TABLES: tuple[Table, ...] = (
         "nvlinks",
         "One NVLink of one GPU; ``link`` is null in a row that says all links of the GPU are inactive.",
         {
-            **_WHERE,
+            **WHERE,
             **_GPU,
             "name": (S, ""),
             "link": (I32, ""),
@@ -124,13 +123,13 @@ TABLES: tuple[Table, ...] = (
     Table(
         "nvlink_counters",
         "One error counter of one NVLink, by the tool's own name; of AMD's xGMI one per GPU.",
-        {**_WHERE, **_GPU, "link": (I32, ""), "counter": (S, ""), "value": (F64, ""), "raw": (S, "as written")},
+        {**WHERE, **_GPU, "link": (I32, ""), "counter": (S, ""), "value": (F64, ""), "raw": (S, "as written")},
     ),
     Table(
         "gpu_topology",
         "One pair of the matrix of 'nvidia-smi topo -m' or 'rocm-smi --showtopo'.",
         {
-            **_WHERE,
+            **WHERE,
             "a": (S, "GPU0, NIC0, mlx5_0 ..."),
             "b": (S, ""),
             "relation": (S, "X, NV18, PIX, PXB, PHB, NODE, SYS ...; XGMI, PCIE"),
@@ -142,7 +141,7 @@ TABLES: tuple[Table, ...] = (
         "gpu_tool_errors",
         "What a GPU tool says instead of a report.",
         {
-            **_WHERE,
+            **WHERE,
             **_GPU,
             "tool": (S, "nvidia-smi, dcgm, fabric-manager, device-plugin, proc-driver"),
             "kind": (
@@ -156,7 +155,7 @@ TABLES: tuple[Table, ...] = (
         "dcgm_results",
         "One test of a DCGM diagnostic or health check, a violated policy or a figure of a job, for one GPU where the tool says which.",
         {
-            **_WHERE,
+            **WHERE,
             **_GPU,
             "category": (S, "Deployment, Integration, Hardware, Stress ... or the health system; Exporter, Policy, Job statistics"),
             "test": (S, ""),
@@ -170,7 +169,7 @@ TABLES: tuple[Table, ...] = (
         "fabric_events",
         "Lines of the logs of the fabric manager and of IMEX.",
         {
-            **_WHERE,
+            **WHERE,
             "level": (S, "INFO, WARNING, ERROR, FATAL"),
             "kind": (
                 S,
@@ -188,7 +187,7 @@ TABLES: tuple[Table, ...] = (
         "imex_nodes",
         "One node of an IMEX domain (nvidia-imex-ctl -N): hosts that share GPU memory over NVLink.",
         {
-            **_WHERE,
+            **WHERE,
             "node": (I32, "number in the domain"),
             "address": (S, "as configured"),
             "name": (S, "host name, where the tool knows it"),
@@ -202,7 +201,7 @@ TABLES: tuple[Table, ...] = (
         "pcie_links",
         "PCIe links as lspci -vv reports them.",
         {
-            **_WHERE,
+            **WHERE,
             "bus_id": (S, ""),
             "device": (S, "description"),
             "role": (S, "gpu, nic, nvswitch, bridge, other"),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from nccl_forensics.tables.base import F64, HINT, I32, I64, LINE, RECORD, TIME, B, S, Table
-
-_WHERE = {**LINE, **RECORD, **TIME, **HINT, "host": (S, "host that the output itself states")}
+from nccl_forensics.tables.base import F64, I32, I64, WHERE, B, S, Table
 
 TABLES: tuple[Table, ...] = (
     Table(
         "host_processes",
         "One process (or thread) of a ps listing.",
         {
-            **_WHERE,
+            **WHERE,
             "pid": (I64, ""),
             "tid": (I64, ""),
             "ppid": (I64, ""),
@@ -27,7 +25,7 @@ TABLES: tuple[Table, ...] = (
         "filesystems",
         "One file system of a df listing, or the size of /dev/shm.",
         {
-            **_WHERE,
+            **WHERE,
             "mount": (S, ""),
             "device": (S, ""),
             "size_kb": (F64, ""),
@@ -41,7 +39,7 @@ TABLES: tuple[Table, ...] = (
         "limits",
         "One limit of ulimit -a or /proc/<pid>/limits.",
         {
-            **_WHERE,
+            **WHERE,
             "name": (S, "memlock, nofile, nproc, stack ..."),
             "soft": (F64, "bytes or count; null where unlimited"),
             "hard": (F64, "bytes or count; null where unlimited or not shown"),
@@ -52,7 +50,7 @@ TABLES: tuple[Table, ...] = (
         "memory",
         "One figure of free or /proc/meminfo.",
         {
-            **_WHERE,
+            **WHERE,
             "name": (S, "total, used, free, shared, available, swap-total, swap-used, or the name in /proc/meminfo"),
             "value_kb": (F64, ""),
         },
@@ -60,13 +58,13 @@ TABLES: tuple[Table, ...] = (
     Table(
         "environment",
         "One environment variable of an env dump.",
-        {**_WHERE, "rank": (I32, "RANK of the same dump"), "name": (S, ""), "value": (S, "secrets masked")},
+        {**WHERE, "rank": (I32, "RANK of the same dump"), "name": (S, ""), "value": (S, "secrets masked")},
     ),
     Table(
         "host_facts",
         "One fact of a host that small tools print.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (
                 S,
                 "lsmod, uname, proc-driver, chronyc, timedatectl, ntpq, ipmitool, redfish, top, uptime, collect_env, pip, lscpu, numactl, cpupower, dmidecode, os-release, modinfo, proc-pressure, vmstat",
@@ -81,7 +79,7 @@ TABLES: tuple[Table, ...] = (
         "shm_files",
         "One file of /dev/shm that belongs to communication or data loading (ls -l).",
         {
-            **_WHERE,
+            **WHERE,
             "name": (S, "nccl-AbCdEf, torch_<pid>_..., cuda.shm..., psm2_..., sem...."),
             "owner": (S, ""),
             "bytes": (I64, ""),

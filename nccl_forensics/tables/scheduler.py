@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from nccl_forensics.tables.base import F64, HINT, I32, I64, LINE, RECORD, SL, TIME, B, S, Table
-
-_WHERE = {**LINE, **RECORD, **TIME, **HINT, "host": (S, "host that the output itself states")}
+from nccl_forensics.tables.base import F64, I32, I64, SL, WHERE, B, S, Table
 
 TABLES: tuple[Table, ...] = (
     Table(
         "scheduler_jobs",
         "One job or step of sacct, scontrol show job, squeue or slurmrestd. time_raw_ns is the end.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "sacct, scontrol, squeue, slurm-json"),
             "job_id": (S, "without the step"),
             "step": (S, "batch, extern, 0 ...; null for the job itself"),
@@ -34,7 +32,7 @@ TABLES: tuple[Table, ...] = (
         "scheduler_nodes",
         "One node of scontrol show node, sinfo or slurmrestd. time_raw_ns is the boot time.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "scontrol, sinfo, slurm-json, slurmctld, kubectl, mpirun"),
             "node": (S, ""),
             "state": (S, "base state in upper case: IDLE, ALLOCATED, MIXED, DOWN ..."),
@@ -51,7 +49,7 @@ TABLES: tuple[Table, ...] = (
         "pods",
         "One pod, or one container of a pod where kubectl tells it apart.",
         {
-            **_WHERE,
+            **WHERE,
             "tool": (S, "get, describe, json"),
             "namespace": (S, ""),
             "pod": (S, ""),
@@ -72,7 +70,7 @@ TABLES: tuple[Table, ...] = (
         "pod_events",
         "One Kubernetes event.",
         {
-            **_WHERE,
+            **WHERE,
             "namespace": (S, ""),
             "age": (S, "LAST SEEN as written"),
             "type": (S, "Normal, Warning"),

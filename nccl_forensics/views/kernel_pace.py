@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.facts.collective_kernels import PAIRWISE
 from nccl_forensics.views import view
 
 KERNEL_PACE = {
@@ -38,8 +39,6 @@ _DIRECTION = r"^(Mem(?:cpy|set) \w+)"
 _SAME_COUNT = 0.1
 #: A kernel is compared where so many ranks, and so large a share of all, run it as often.
 _RUN_BY, _RUN_SHARE = 2, 0.5
-#: Who sends to whom is a stage of a pipeline: stages need not do the same work.
-_PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 #: A name agrees with the pace of all where it shows this share of what the rank is slower by.
 _AGREES = 0.5
 
@@ -126,7 +125,8 @@ def _places(trace_collectives: pl.LazyFrame | None, counted: pl.LazyFrame) -> pl
     if trace_collectives is None:
         return pl.LazyFrame(schema={"rank": pl.Int32(), "stages": pl.Boolean(), "mates": pl.List(pl.Int32())})
     calls = trace_collectives.join(counted.select("source_id", "rank", "world_size"), on="source_id")
-    sends = pl.col("op").is_in(_PAIRWISE)
+    # Who sends to whom is a stage of a pipeline: stages need not do the same work.
+    sends = pl.col("op").is_in(PAIRWISE)
     groups = calls.group_by("rank", "pg_name", "pg_ranks").agg(sends=sends.any(), world=pl.col("world_size").first())
     within = ~pl.col("sends") & (pl.col("pg_ranks").list.len() < pl.col("world"))
     members = groups.filter(within).explode("pg_ranks").filter(pl.col("pg_ranks") != pl.col("rank"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.facts.collective_kernels import PAIRWISE
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.source_hosts import one_host
@@ -26,8 +27,6 @@ OWN_TIME = {
 LONG_MS = 50.0
 #: More ranks than a host has: nothing is read of such a job.
 _MOST_RANKS = 64
-#: Of these a first or a last stage has fewer by right; who waits in one is in it as in any other.
-_PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 
 
 @view(rows="ranks")
@@ -116,7 +115,8 @@ def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -
     if not 1 < traces.height <= _MOST_RANKS or traces["world_size"].max() != traces.height:
         return pl.LazyFrame(schema=OWN_TIME)
     calls = trace_collectives.join(traces.lazy().select("source_id", "rank"), on="source_id")
-    kinds = calls.filter(~pl.col("op").is_in(_PAIRWISE)).group_by("rank", "op").len().sort("rank", "op").collect()
+    # Of these a first or a last stage has fewer by right; who waits in one is in it as in any other.
+    kinds = calls.filter(~pl.col("op").is_in(PAIRWISE)).group_by("rank", "op").len().sort("rank", "op").collect()
     alike = kinds.group_by("rank").agg(pl.struct("op", "len")).select(pl.col("op").n_unique()).item() == 1
     if kinds["rank"].n_unique() != traces.height or not alike:
         return pl.LazyFrame(schema=OWN_TIME)

@@ -8,14 +8,13 @@ from collections.abc import Collection, Mapping
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.stacks.places import OWN_HOST, WAITING
 from nccl_forensics.values.ranklist import as_ranks
+from nccl_forensics.views.wait_edges import OTHER_HALF
 from nccl_forensics.words import ranks_words
 
 #: Places of a host at work, at which a look may find a rank of a job that goes on.
 _AT_WORK = ("data-loader", "user-code", "compute")
 #: One rank in so many: at a line of the program many may stand, in a wait that leaves no frame.
 _FEW_AT_A_LINE = 4
-#: The half that ends a wait in this one.
-_ANSWERS = {"send": "recv", "recv": "send"}
 
 
 def circles(stacks: Mapping[int, Mapping[str, object]], job: Collection[int]) -> dict[int, list[int]]:
@@ -26,13 +25,14 @@ def circles(stacks: Mapping[int, Mapping[str, object]], job: Collection[int]) ->
     """
     awaited: dict[int, int] = {}
     for rank, row in stacks.items():
-        if row["place"] != "p2p" or row["op"] not in _ANSWERS:
+        if row["place"] != "p2p" or row["op"] not in OTHER_HALF:
             continue
         peer = _peer(rank, row, job)
         other = stacks.get(peer) if peer is not None else None
         if peer is None or other is None or other["place"] != "p2p":
             continue
-        if other["op"] == _ANSWERS[str(row["op"])] and _peer(peer, other, job) in (rank, None):
+        # The half that ends a wait in this one.
+        if other["op"] == OTHER_HALF[str(row["op"])] and _peer(peer, other, job) in (rank, None):
             continue
         awaited[rank] = peer
     found: dict[int, list[int]] = {}

@@ -10,13 +10,12 @@ from nccl_forensics.stacks.frames import split_frame
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.calls import OP_WORDS
+from nccl_forensics.views.wait_edges import OTHER_HALF
 from nccl_forensics.words import ranks_words, verb
 
 P2P = ("send", "recv")
 _INPUT = ("data-loader",)
 _HOST = ("lock", "gil", "checkpoint", "gc", "compile", "import", "file-io", "sleep", "compute", "user-code", "evaluation")
-#: Of two that wait for each other both send, or both receive: a send would end the other's receive.
-_ANSWERS = {"send": "recv", "recv": "send"}
 _PAIR = 2
 #: Functions of the program of which nothing tells what they do: an idle thread, one that is active.
 _UNTOLD = ("user-code", "compute")
@@ -150,7 +149,8 @@ def _in_p2p(case: _Case) -> Cause | None:
         return _HELD_UP
     # Where somebody stands in the other half, each of them may wait for that one, as those do who send to a rank that waits for another.
     pairs = {r: s["op"] for r, s in case.stacks.items() if s["place"] == "p2p" and r != case.rank}
-    partners = sorted(pairs) if _ANSWERS.get(str(case.stack["op"])) not in pairs.values() else []
+    # Of two that wait for each other both send, or both receive: a send would end the other's receive.
+    partners = sorted(pairs) if OTHER_HALF.get(str(case.stack["op"])) not in pairs.values() else []
     why = case.stands + (", and so does its partner" if partners else "")
     # Stacks alone do not show whom each half is for: both may be for a third rank that left its own out and went on.
     return Cause("p2p-deadlock", "high" if partners and case.row["seen_by"] != "stacks" else "medium", why, partners)

@@ -12,6 +12,7 @@ from collections import Counter
 
 import polars as pl
 
+from nccl_forensics.facts.collective_kernels import PAIRWISE
 from nccl_forensics.frames import text_of
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import GROUP
@@ -42,8 +43,6 @@ TRACE_MATCHES = {
     "source_id": pl.UInt32(),
     "record": pl.String(),
 }
-#: Pairs of ranks, not groups: their kernels do not end together with everybody's.
-_PAIRS = ("send", "recv", "send_recv", "coalesced")
 #: Share of the positions at which operation and size must agree for a shift to be believed.
 _AGREES = 0.95
 #: Two shifts that both fit are told apart by clocks only if one brings the starts at least so much nearer.
@@ -60,7 +59,8 @@ def trace_matches(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) ->
     counted = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null())
     ranks = counted.select("source_id", "rank", "capture", began="start_ns", absolute="absolute")
     own = (
-        trace_collectives.filter(pl.col("op").is_not_null() & ~pl.col("op").is_in(_PAIRS))
+        # Pairs of ranks, not groups: their kernels do not end together with everybody's.
+        trace_collectives.filter(pl.col("op").is_not_null() & ~pl.col("op").is_in(PAIRWISE))
         .join(ranks, on="source_id")
         .with_columns(
             group_known=pl.col("pg_name").is_not_null(),

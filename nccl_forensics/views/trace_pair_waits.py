@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.facts.collective_kernels import PAIRWISE
 from nccl_forensics.views import view
 
 TRACE_PAIR_WAITS = {"rank": pl.Int32(), "calls": pl.UInt32(), "waited_ms": pl.Float64()}
-_PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 
 
 @view(rows="ranks")
@@ -19,7 +19,7 @@ def trace_pair_waits(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame)
     """Per rank that sends and receives in pairs, where several ranks left a trace: ``waited_ms``, what its ``calls`` take, while nothing
     computes, beyond the shortest one of as many bytes on any rank."""
     counted = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null()).select("source_id", "rank")
-    pairs = trace_collectives.filter(pl.col("op").is_in(_PAIRWISE)).join(counted, on="source_id")
+    pairs = trace_collectives.filter(pl.col("op").is_in(PAIRWISE)).join(counted, on="source_id")
     shortest = pl.col("duration_ns").min().over(pl.col("bytes").fill_null(-1))
     beyond = pl.min_horizontal(pl.col("duration_ns") - shortest, pl.col("exposed_ns").fill_null(pl.col("duration_ns")))
     waits = pairs.with_columns(beyond=beyond, ranks=pl.col("rank").n_unique().over(pl.lit(1))).filter(pl.col("ranks") > 1)

@@ -11,6 +11,7 @@ from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.pair_waits import unfinished
+from nccl_forensics.views.wait_edges import OTHER_HALF
 
 UNLIKE_HALVES = {
     "group_name": pl.String(),
@@ -25,7 +26,6 @@ UNLIKE_HALVES = {
     **read_at(),
     **read_at("peer_"),
 }
-_HALVES = {"send": "recv", "recv": "send"}
 #: Sends and receives of the usual size, for each one of the odd size.
 _USUAL = 4
 
@@ -39,7 +39,7 @@ def unlike_halves(operations: pl.LazyFrame | Calls, groups: pl.LazyFrame) -> pl.
     left = unfinished(calls)
     if left is None:
         return pl.LazyFrame(schema=UNLIKE_HALVES)
-    half = pl.col("op").is_in(list(_HALVES)) & pl.col("is_p2p") & pl.col("peer").is_not_null() & pl.col("shape").is_not_null()
+    half = pl.col("op").is_in(list(OTHER_HALF)) & pl.col("is_p2p") & pl.col("peer").is_not_null() & pl.col("shape").is_not_null()
     opened = left.filter(half).with_columns(size=pl.concat_str("shape", "dtype", separator=" ", ignore_nulls=True)).sort("rank", "order")
     if opened.select(pl.col("size").n_unique()).collect().item() < 2:
         return pl.LazyFrame(schema=UNLIKE_HALVES)
@@ -52,7 +52,7 @@ def unlike_halves(operations: pl.LazyFrame | Calls, groups: pl.LazyFrame) -> pl.
     usual = _usual(calls, half)
     rows: list[dict[str, object]] = []
     for (key, rank, op, peer), own in sorted(ends.items(), key=lambda end: end[0][:2]):
-        theirs = ends.get((key, peer, _HALVES[op], rank), [])
+        theirs = ends.get((key, peer, OTHER_HALF[op], rank), [])
         odd = Counter(str(r["size"]) for r in own) - Counter(str(r["size"]) for r in theirs)
         if len(own) != len(theirs) or len(odd) != 1 or usual is None:
             continue

@@ -13,6 +13,7 @@ from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.pair_waits import unfinished
 from nccl_forensics.views.sibling_stages import batches, last_posted, left_out, posted_as_many, siblings
+from nccl_forensics.views.wait_edges import OTHER_HALF
 
 UNMET = {
     "rank": pl.Int32(),
@@ -33,7 +34,6 @@ UNMET = {
 }
 #: What a half is counted and cited by.
 _CITED = ("seq", "order", "source_id", "line_no", "record")
-_HALVES = {"send": "recv", "recv": "send"}
 _PAIR = ("group_key", "rank", "op", "peer")
 #: Halves under one number on both sides from which on numbers tell of batches.
 _AGREED = 2
@@ -79,7 +79,7 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
     chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null())
     whole = set(chosen.filter(pl.col("first_record_id") == 0).select("rank").unique().collect()["rank"].to_list())
     known = set(chosen.select("rank").unique().collect()["rank"].to_list())
-    waiting = left.filter(pl.col("is_p2p") & pl.col("op").is_in(list(_HALVES)) & pl.col("peer").is_not_null()).sort("order")
+    waiting = left.filter(pl.col("is_p2p") & pl.col("op").is_in(list(OTHER_HALF)) & pl.col("peer").is_not_null()).sort("order")
     at = ("order", "created_ns", "call_site", "source_id", "line_no", "record")
     first = waiting.group_by(_PAIR, maintain_order=True).agg(pl.len().alias("open"), *(pl.col(c).first() for c in at)).collect()
     info = {str(g["group_key"]): g for g in groups.filter(pl.col("domain") == "fr").collect().iter_rows(named=True)}
@@ -117,7 +117,14 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
             continue
         group, key = info[str(row["group_key"])], str(beyond["group_key"])
         said = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")} | {c: group[c] for c in ("group_name", "group_desc")}
-        said |= {"rank": peer, "waiter": own, "op": _HALVES[str(row["op"])], "waits_in": row["op"], "number": number, "followed": followed}
+        said |= {
+            "rank": peer,
+            "waiter": own,
+            "op": OTHER_HALF[str(row["op"])],
+            "waits_in": row["op"],
+            "number": number,
+            "followed": followed,
+        }
         said |= {"beyond_seq": beyond["first_pending"]} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
         rows.append(said | {f"own_{c}": cited[c] for c in PLACE})
         keys.append(str(row["group_key"]))
@@ -155,14 +162,14 @@ def _beside_siblings(
         key, rank = str(row["group_key"]), _number(row, "rank")
         others = [posted[who] for who in alike.get((key, peer), ()) if who in posted]
         told = left_out(posted.get((key, peer), {}), others)
-        if told is None or (_HALVES[str(row["op"])], number_of[key][rank]) not in told[1]:
+        if told is None or (OTHER_HALF[str(row["op"])], number_of[key][rank]) not in told[1]:
             continue
         number = told[0]
         # What it posted in place of that batch, or with the halves that it did post.
         instead = halves.filter((pl.col("group_key") == key) & (pl.col("rank") == peer) & (pl.col("seq") >= number)).row(0, named=True)
         said = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")}
         said |= {c: info[key][c] for c in ("group_name", "group_desc")} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
-        said |= {"rank": peer, "waiter": rank, "op": _HALVES[str(row["op"])], "waits_in": row["op"], "number": number, "followed": None}
+        said |= {"rank": peer, "waiter": rank, "op": OTHER_HALF[str(row["op"])], "waits_in": row["op"], "number": number, "followed": None}
         said |= {"beyond_seq": number, "siblings": sorted(r for k, r in alike[key, peer] if (k, r) in posted)}
         rows.append(said | {f"own_{c}": instead[c] for c in PLACE})
     return rows
@@ -184,10 +191,12 @@ def _sides(
     for row, peer in pairs:
         rank, key, op = _number(row, "rank"), str(row["group_key"]), str(row["op"])
         mine = called.get((key, rank, op, row["peer"]), none)
-        theirs = called.get((key, peer, _HALVES[op], number_of[key][rank]), none)
+        theirs = called.get((key, peer, OTHER_HALF[op], number_of[key][rank]), none)
         both = placed.get(rank, nobody).join(placed.get(peer, nobody), on=["group_key", "seq"], maintain_order="left")
         met = both.select("group_key", "seq", "order", "order_right")
-        back = (called.get((key, r, o, p), none)["seq"] for r, o, p in ((rank, _HALVES[op], row["peer"]), (peer, op, number_of[key][rank])))
+        back = (
+            called.get((key, r, o, p), none)["seq"] for r, o, p in ((rank, OTHER_HALF[op], row["peer"]), (peer, op, number_of[key][rank]))
+        )
         kept = max(int(begins.get((key, r)) or 0) for r in (rank, peer))
         numbers = (mine["seq"], theirs["seq"])
         yield row, peer, rank, _Sides(mine["order"], theirs["order"], met, numbers, (next(back), next(back)), kept, theirs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.facts.collective_kernels import PAIRWISE
 from nccl_forensics.views import view
 
 UNSEEN_LATE = {
@@ -30,8 +31,6 @@ _LONG_NS, _ALIKE = 20_000_000, 1.25
 _BYTES_PER_S = 1e6
 #: Fewer steps than this are no rule, and in none of them may the wait be shorter than this share of the usual one.
 _STEPS, _STEADY = 3, 0.5
-#: Neighbours of a pipeline wait for each other in turns, in a good job too.
-_PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 
 
 @view(rows="ranks")
@@ -54,7 +53,8 @@ def unseen_late(
 
 def _row(matches: pl.LazyFrame, collectives: pl.LazyFrame, traces: pl.DataFrame, world: int) -> dict[str, object] | None:
     """What the traced ranks wait in, where they wait for a rank that is not among them."""
-    if collectives.filter(pl.col("op").is_in(_PAIRWISE)).head(1).collect().height:
+    # Neighbours of a pipeline wait for each other in turns, in a good job too.
+    if collectives.filter(pl.col("op").is_in(PAIRWISE)).head(1).collect().height:
         return None
     everybody = (pl.col("group_size").fill_null(world) == world) & (pl.col("capture") == 0) & pl.col("step").is_not_null()
     calls = (

@@ -32,8 +32,10 @@ Edge = dict[str, object]
 
 #: Operations whose data flow one way only: members upstream are done with them, and with the next ones, before those downstream are.
 ONE_WAY = r"(?i)^_?(?:broadcast|bcast|reduce|gather|scatter)(?:_oop)?$"
+#: What a send waits for, and a receive.
+OTHER_HALF = {"send": "recv", "recv": "send"}
 #: Operations that end on no rank before all have begun them.
-JOINED = r"^(all_reduce|_?all_gather|all_gather|_?reduce_scatter|reduce_scatter|all_to_all|barrier)"
+JOINED = r"^(all_reduce|_?all_gather|_?reduce_scatter|all_to_all|barrier)"
 
 
 def edge(group: dict[str, object], fact: dict[str, object], waiter: int) -> Edge:

@@ -10,9 +10,7 @@ from nccl_forensics.simulate.layout import Layout
 from nccl_forensics.simulate.noise import pick
 from nccl_forensics.simulate.program import FOREVER, HERE, Frame, Item, changed, inserted, operations, without
 from nccl_forensics.simulate.scenarios.base import Scenario, group_of, plan, sequence, target, truth
-
-_STDLIB = "/usr/lib/python3.11/"
-_SITE = "/opt/venv/lib/python3.11/site-packages/"
+from nccl_forensics.simulate.writers.stacks import SITE, STDLIB
 
 
 def healthy(case: Case) -> None:
@@ -107,11 +105,11 @@ def argument_mismatch(case: Case) -> None:
 
 
 _STALLS: tuple[tuple[str, tuple[Frame, ...]], ...] = (
-    ("checkpoint", (("_save", f"{_SITE}torch/serialization.py", 862), ("save", f"{_SITE}torch/serialization.py", 629), ("save_checkpoint", f"{HERE}checkpoint.py", 77))),
+    ("checkpoint", (("_save", f"{SITE}torch/serialization.py", 862), ("save", f"{SITE}torch/serialization.py", 629), ("save_checkpoint", f"{HERE}checkpoint.py", 77))),
     ("lock", (("acquire", f"{HERE}metrics/registry.py", 31), ("record_metric", f"{HERE}metrics/registry.py", 58))),
-    ("read", (("read_text", f"{_STDLIB}pathlib.py", 1058), ("load_schedule", f"{HERE}schedule.py", 22))),
+    ("read", (("read_text", f"{STDLIB}pathlib.py", 1058), ("load_schedule", f"{HERE}schedule.py", 22))),
     ("collect busy", (("collect_garbage", f"{HERE}trainer.py", 208),)),
-    ("upload", (("read", f"{_STDLIB}ssl.py", 1166), ("_send", f"{_STDLIB}http/client.py", 1038), ("report_metrics", f"{HERE}metrics/client.py", 91))),
+    ("upload", (("read", f"{STDLIB}ssl.py", 1166), ("_send", f"{STDLIB}http/client.py", 1038), ("report_metrics", f"{HERE}metrics/client.py", 91))),
 )  # fmt: skip
 _MAIN: tuple[Frame, ...] = (
     ("train_step", f"{HERE}trainer.py", 188),
@@ -133,8 +131,8 @@ def input_stall(case: Case) -> None:
     rank, step = case.rank(), case.step()
     frames = pick(case.seed, "frames").choice(
         (
-            (("tokenize", f"{HERE}data/tokenizer.py", 57), ("__getitem__", f"{HERE}data/dataset.py", 103), ("fetch", f"{_SITE}torch/utils/data/_utils/fetch.py", 51), ("_next_data", f"{_SITE}torch/utils/data/dataloader.py", 673), ("__next__", f"{_SITE}torch/utils/data/dataloader.py", 630)),
-            (("wait", f"{_STDLIB}threading.py", 331), ("get", f"{_STDLIB}queue.py", 180), ("_try_get_data", f"{_SITE}torch/utils/data/dataloader.py", 1133), ("_get_data", f"{_SITE}torch/utils/data/dataloader.py", 1284), ("_next_data", f"{_SITE}torch/utils/data/dataloader.py", 1329), ("__next__", f"{_SITE}torch/utils/data/dataloader.py", 630)),
+            (("tokenize", f"{HERE}data/tokenizer.py", 57), ("__getitem__", f"{HERE}data/dataset.py", 103), ("fetch", f"{SITE}torch/utils/data/_utils/fetch.py", 51), ("_next_data", f"{SITE}torch/utils/data/dataloader.py", 673), ("__next__", f"{SITE}torch/utils/data/dataloader.py", 630)),
+            (("wait", f"{STDLIB}threading.py", 331), ("get", f"{STDLIB}queue.py", 180), ("_try_get_data", f"{SITE}torch/utils/data/dataloader.py", 1133), ("_get_data", f"{SITE}torch/utils/data/dataloader.py", 1284), ("_next_data", f"{SITE}torch/utils/data/dataloader.py", 1329), ("__next__", f"{SITE}torch/utils/data/dataloader.py", 630)),
         )
     )  # fmt: skip
     case.change(
@@ -291,8 +289,8 @@ def ddp_unused_parameter(case: Case) -> None:
             "about which particular parameters did not receive gradient on this rank as part of this error"
         )
         frames = (
-            ("_pre_forward", f"{_SITE}torch/nn/parallel/distributed.py", 1526),
-            ("forward", f"{_SITE}torch/nn/parallel/distributed.py", 1637),
+            ("_pre_forward", f"{SITE}torch/nn/parallel/distributed.py", 1526),
+            ("forward", f"{SITE}torch/nn/parallel/distributed.py", 1637),
             *_MAIN,
         )
         case.deaths[rank] = Death("exit", 1, said, frames, 6)
@@ -310,8 +308,8 @@ def timeout_too_short(case: Case) -> None:
     case.timeout_ms = 30_000
     step = case.step()
     frames = (
-        ("_save", f"{_SITE}torch/serialization.py", 862),
-        ("save", f"{_SITE}torch/serialization.py", 629),
+        ("_save", f"{SITE}torch/serialization.py", 862),
+        ("save", f"{SITE}torch/serialization.py", 629),
         ("save_checkpoint", f"{HERE}checkpoint.py", 77),
         *_MAIN,
     )

@@ -9,12 +9,12 @@ from nccl_forensics.simulate.program import HERE, Frame, Item
 from nccl_forensics.simulate.world import World
 from nccl_forensics.simulate.writers.recorder import library_frames
 
-_SITE = "/opt/venv/lib/python3.11/site-packages/"
-_STDLIB = "/usr/lib/python3.11/"
+SITE = "/opt/venv/lib/python3.11/site-packages/"
+STDLIB = "/usr/lib/python3.11/"
 
 
 def _short(file: str) -> str:
-    for prefix in (HERE, _SITE, _STDLIB):
+    for prefix in (HERE, SITE, STDLIB):
         file = file.removeprefix(prefix)
     return file
 
@@ -45,10 +45,10 @@ def text(world: World, rank: int, sample: int) -> Iterator[str]:
         busy = at.kind == "host" and at.note.endswith("busy")
         yield from _thread(process.pid, "active+gil" if busy else "active" if at.kind == "sync" else "idle", "MainThread", frames)
     loop: tuple[Frame, ...] = (
-        ("wait", f"{_STDLIB}threading.py", 331),
-        ("wait", f"{_STDLIB}threading.py", 629),
-        ("run", f"{_SITE}tqdm/_monitor.py", 60),
-        ("_bootstrap_inner", f"{_STDLIB}threading.py", 1045),
-        ("_bootstrap", f"{_STDLIB}threading.py", 1002),
+        ("wait", f"{STDLIB}threading.py", 331),
+        ("wait", f"{STDLIB}threading.py", 629),
+        ("run", f"{SITE}tqdm/_monitor.py", 60),
+        ("_bootstrap_inner", f"{STDLIB}threading.py", 1045),
+        ("_bootstrap", f"{STDLIB}threading.py", 1002),
     )
     yield from _thread(process.pid + 301, "idle", "Thread-1", loop)
