@@ -135,7 +135,7 @@ def judge_run(report: Json, demands: Demands, baseline: Json | None = None, toda
     generator, verdict = part(report, "generator"), part(report, "verdict")
     return Gate(
         code,
-        _reason(code, failing, demands),
+        _reason(failing, demands),
         text(part(report, "case"), "title"),
         text(generator, "version"),
         demands.fail_on,
@@ -161,7 +161,7 @@ def _exit_code(issues: Sequence[Issue]) -> int:
     return 70 if "crash" in kinds else 3 if "require" in kinds else 1 if kinds else 0
 
 
-def _reason(code: int, failing: Sequence[Issue], demands: Demands) -> str:
+def _reason(failing: Sequence[Issue], demands: Demands) -> str:
     if not failing:
         return f"nothing at or above {demands.fail_on}"
     kinds = {

@@ -62,7 +62,7 @@ def assemble(
                 seen.add(found.fingerprint)
                 findings.append(writer.finding(found, result))
     findings.sort(key=lambda f: (severity_order(f["severity"]), f["explained_by"] is not None, str(f["id"])))  # type: ignore[arg-type]  # severities are our own words
-    case = _case(inputs, title, store, results, chosen)
+    case = _case(inputs, title, results, chosen)
     gaps = gaps_of(case, chosen.resolver, chosen.verdict, chosen.outcome, store)
     sources, total = _sources(store, chosen)
     return {
@@ -286,7 +286,7 @@ def _rule(o: Outcome) -> dict[str, object]:
     }
 
 
-def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[RunResult], chosen: RunResult) -> dict[str, object]:
+def _case(inputs: Sequence[str], title: str, results: Sequence[RunResult], chosen: RunResult) -> dict[str, object]:
     resolver = chosen.resolver
     people = people_of(resolver)
     known = census(resolver)

@@ -10,30 +10,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NvlinkModel:
-    """NVLinks of one product: words that its name holds, number of links, rate of one link per direction."""
+    """NVLinks of one product: words that its name holds, and their number."""
 
     words: tuple[str, ...]
     links: int
-    rate_gb_s: float
 
 
-#: Longest match first. Counts: NVIDIA data sheets; rates: text of nvidia-smi on such boards. Boards with optional bridges
+#: Longest match first. Counts: NVIDIA data sheets. Boards with optional bridges
 #: (PCIe A100, H100, A40, A6000) are left out on purpose: there the neighbours tell, not the model.
 NVLINK_MODELS: tuple[NvlinkModel, ...] = (
-    NvlinkModel(("H100 NVL",), 12, 26.562),
-    NvlinkModel(("A800", "SXM"), 8, 25.0),
-    NvlinkModel(("H800", "SXM"), 8, 26.562),
-    NvlinkModel(("V100", "SXM"), 6, 25.781),
-    NvlinkModel(("A100", "SXM"), 12, 25.0),
-    NvlinkModel(("H100", "HBM3"), 18, 26.562),
-    NvlinkModel(("H100", "SXM"), 18, 26.562),
-    NvlinkModel(("H200",), 18, 26.562),
-    NvlinkModel(("H20",), 18, 26.562),
-    NvlinkModel(("GH200",), 18, 26.562),
-    NvlinkModel(("GB200",), 18, 53.125),
-    NvlinkModel(("GB300",), 18, 53.125),
-    NvlinkModel(("B200",), 18, 53.125),
-    NvlinkModel(("B300",), 18, 53.125),
+    NvlinkModel(("H100 NVL",), 12),
+    NvlinkModel(("A800", "SXM"), 8),
+    NvlinkModel(("H800", "SXM"), 8),
+    NvlinkModel(("V100", "SXM"), 6),
+    NvlinkModel(("A100", "SXM"), 12),
+    NvlinkModel(("H100", "HBM3"), 18),
+    NvlinkModel(("H100", "SXM"), 18),
+    NvlinkModel(("H200",), 18),
+    NvlinkModel(("H20",), 18),
+    NvlinkModel(("GH200",), 18),
+    NvlinkModel(("GB200",), 18),
+    NvlinkModel(("GB300",), 18),
+    NvlinkModel(("B200",), 18),
+    NvlinkModel(("B300",), 18),
 )
 _NOT_SXM = ("PCIE", "NVL", "MIG")
 

@@ -17,21 +17,6 @@ LANE_GBIT_S: dict[str, float] = {
     "XDR": 200.0,
 }
 
-#: Full rate of a port by the number of its adapter (PCI device id, ``hca_type`` MT<id>): what the fastest product of that family carries.
-#: Only for the words of a report; products differ in speed, so a port is judged against its like and never against this.
-ADAPTERS: dict[str, str] = {
-    "MT4115": "ConnectX-4",
-    "MT4119": "ConnectX-5",
-    "MT4121": "ConnectX-5 Ex",
-    "MT4123": "ConnectX-6",
-    "MT4125": "ConnectX-6 Dx",
-    "MT4127": "ConnectX-6 Lx",
-    "MT4129": "ConnectX-7",
-    "MT4131": "ConnectX-8",
-    "MT41686": "BlueField-2",
-    "MT41692": "BlueField-3",
-}
-
 _RATE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)(?:\s*G[Bb](?:/sec|ps|/s)?)?(?:\s*\((?:(\d+)X\s*)?([A-Z]+[0-9]*)?\))?")
 _WIDTH = re.compile(r"^\s*(\d+)\s*[xX]")
 

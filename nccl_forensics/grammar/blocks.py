@@ -6,7 +6,6 @@ at; the line kinds come from a grammar.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -62,11 +61,6 @@ def classify(lines: pl.DataFrame, grammar: str, *, strip: bool = False) -> list[
         Line(number, body, kind, columns.get(i, {}), {k: v for k, v in origin.items() if v is not None})
         for i, (number, body, kind, origin) in enumerate(zip(lines.get_column("line_no"), text, extraction.kind, origins, strict=True))
     ]
-
-
-def understood(lines: Sequence[Line]) -> Iterator[Line]:
-    """The lines that have a kind."""
-    return (line for line in lines if line.kind is not None)
 
 
 def whole(text: str | None) -> int | None:

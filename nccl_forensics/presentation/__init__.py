@@ -68,7 +68,7 @@ def present(report: Json, extras: Extras) -> Presentation:
     others = tuple(opinion_of(o, findings, slow=slow) for o in rows(verdict, "others")[:20])
     checklist = checklist_texts(rows(report, "checklist"), findings)
     outcome = OUTCOME_WORDS.get(text(run, "outcome"), "")
-    headline, lead = headline_of(status, opinion, verdict, outcome, skipped)
+    headline, lead = headline_of(status, opinion, outcome, skipped)
     generator = part(report, "generator")
     return Presentation(
         title=text(case, "title") or joined(words(case, "inputs")) or "incident",

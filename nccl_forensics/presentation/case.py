@@ -99,7 +99,7 @@ def versions_of(case: Json, generator: Json) -> tuple[tuple[str, str], ...]:
     )
 
 
-def headline_of(status: str, opinion: Opinion, verdict: Json, outcome: str, skipped: Sequence[RuleText]) -> tuple[str, str]:
+def headline_of(status: str, opinion: Opinion, outcome: str, skipped: Sequence[RuleText]) -> tuple[str, str]:
     summary = opinion.summary
     if status == "explained":
         title = opinion.title or f"{opinion.who or 'The job'}: {opinion.meaning or opinion.cause}"

@@ -76,7 +76,7 @@ def render(report: Mapping[str, object], extras: Extras, *, color: bool, width: 
         _doubt(page, shown)
     else:
         _others_found(page, shown)
-    tail = _tail(page, shown)
+    tail = _tail(shown)
     # Where nothing seems wrong, what nobody could look at says more than what would help to look further.
     unchecked = [] if shown.status == "explained" else _not_checked(shown)
     first = shown.status == "nothing-wrong"
@@ -198,7 +198,7 @@ def _missing(page: _Page, shown: Presentation, room: int) -> None:
         page.entry("Missing", texts)
 
 
-def _tail(page: _Page, shown: Presentation) -> list[tuple[str, str, str]]:
+def _tail(shown: Presentation) -> list[tuple[str, str, str]]:
     counts = ", ".join(f"{n} {severity}" for severity, n in shown.counts if n) or "none"
     explained = sum(bool(f.explained_by) for f in shown.findings)
     found = f"{counts}{f'; {explained} of them explained by another' if explained else ''}"

@@ -187,13 +187,13 @@ def _home(request: Request, service: Service, wanted: Filter, notice: str) -> Re
         "store": store_facts(service),
         "piece_bytes": PIECE_BYTES,
         "origin": str(request.base_url).rstrip("/"),
-        "older": _page_link(request, wanted, wanted.offset + wanted.limit) if wanted.offset + wanted.limit < found.total else "",
-        "newer": _page_link(request, wanted, max(0, wanted.offset - wanted.limit)) if wanted.offset else "",
+        "older": _page_link(request, wanted.offset + wanted.limit) if wanted.offset + wanted.limit < found.total else "",
+        "newer": _page_link(request, max(0, wanted.offset - wanted.limit)) if wanted.offset else "",
     }
     return page(request, "home.html.j2", values)
 
 
-def _page_link(request: Request, wanted: Filter, offset: int) -> str:
+def _page_link(request: Request, offset: int) -> str:
     query = [(k, v) for k, v in request.query_params.multi_items() if k != "offset"]
     return "/?" + urlencode([*query, ("offset", str(offset))]) + "#incidents"
 

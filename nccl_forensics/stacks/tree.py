@@ -206,7 +206,7 @@ class _Scene:
         self.stopped = self.busy - moving
 
     def named(self, few: set[Key], most: set[Key], reason: str, *, sure: bool = False) -> tuple[OddOne, ...]:
-        return _named(few, most, self.last, self.where, reason, sure=sure)
+        return _named(few, most, self.last, reason, sure=sure)
 
 
 # Each tells the odd ones, nobody, or None where its situation is not met.
@@ -285,7 +285,7 @@ def _minority(still: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mappi
     few = set().union(*ordered[1:]) & still
     making = {k for k in few if where[k].op in _MAKING}
     rest = few - making
-    return (*_named(rest, ordered[0], last, where, ELSEWHERE, sure=False), *_named(making, ordered[0], last, where, MAKING, sure=False))
+    return (*_named(rest, ordered[0], last, ELSEWHERE, sure=False), *_named(making, ordered[0], last, MAKING, sure=False))
 
 
 def _left_behind(
@@ -298,13 +298,11 @@ def _left_behind(
     idle = all(where[k].place in ("compute", "user-code", "unknown") for k in stopped)
     if len(calls) == 1 and len(stands) == 1 and idle and len(waiting) + len(stopped) == len(last) and len(waiting) < len(stopped):
         halves = all(where[k].place == "p2p" for k in waiting)
-        return _named(waiting, stopped, last, where, UNANSWERED if halves else PASSED, sure=False)
+        return _named(waiting, stopped, last, UNANSWERED if halves else PASSED, sure=False)
     return ()
 
 
-def _named(
-    few: set[Key], most: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mapping[Key, Standing], reason: str, *, sure: bool
-) -> tuple[OddOne, ...]:
+def _named(few: set[Key], most: set[Key], last: Mapping[Key, tuple[str, ...]], reason: str, *, sure: bool) -> tuple[OddOne, ...]:
     peer_classes = classes((k, last[k]) for k in most)
     ops = tuple(dict.fromkeys(c.standing.op for c in peer_classes if c.standing.op is not None))
     found = []

@@ -107,7 +107,7 @@ def nvidia_smi(world: World, host: Host) -> Iterator[str]:
     for gpu in host.gpus:
         if gpu.lost:
             continue
-        yield from _gpu(world, host, gpu)
+        yield from _gpu(host, gpu)
     for gpu in host.gpus:
         if gpu.lost:
             yield f"Unable to determine the device handle for GPU{gpu.bus_id}: Unknown Error\n"
@@ -117,7 +117,7 @@ def _line(depth: int, name: str, value: object) -> str:
     return f"{'    ' * depth + name:55}: {value}\n"
 
 
-def _gpu(world: World, host: Host, gpu: Gpu) -> Iterator[str]:
+def _gpu(host: Host, gpu: Gpu) -> Iterator[str]:
     p = host.platform
     yield f"GPU 0000{gpu.bus_id.upper()}\n"
     yield _line(1, "Product Name", p.product) + _line(1, "Product Architecture", p.architecture) + _line(1, "Persistence Mode", "Enabled")
