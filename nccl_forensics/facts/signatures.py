@@ -97,6 +97,7 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("invalid tensor size at index",), "refused"),
     (("invalid tensor type at index",), "refused"),
     (("invalid input tensor list size, must be world size",), "refused"),
+    # Gloo's group says so of any argument (ProcessGroupGloo.cpp, invalidArgument).
     (("ProcessGroupGloo::", ": invalid "), "refused"),
     (("ProcessGroupGloo::", ": requires "), "refused"),
     (("ProcessGroupGloo::", ": unsupported "), "refused"),
@@ -150,10 +151,6 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("op.preamble.length <= op.nbytes",), "gloo-size-mismatch"),
     (("Received data size doesn't match expected size",), "gloo-size-mismatch"),
     (("Gloo connectFullMesh failed",), "gloo-connect"),
-    # Gloo's group says so of any argument (ProcessGroupGloo.cpp, invalidArgument), lists of outputs of another length among them; PyTorch 2.2.
-    (("ProcessGroupGloo::", ": invalid "), "refused"),
-    (("ProcessGroupGloo::", ": requires "), "refused"),
-    (("ProcessGroupGloo::", ": unsupported "), "refused"),
     # GLOO_SOCKET_IFNAME names one interface (gloo/transport/tcp/device.cc); NCCL's lists and exclusions are no names.
     (("Unable to find address for: ",), "gloo-interface"),
     (("Timed out initializing process group in store based barrier",), "store-barrier"),
