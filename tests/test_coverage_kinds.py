@@ -51,7 +51,15 @@ def test_rules_that_use_a_kind_read_its_tables_and_are_tested(kind: Kind) -> Non
 
 
 def test_every_format_is_the_reader_of_a_kind() -> None:
-    own = {"collect-manifest", "training-log", "traceback", "environment", "sysfs-value", "nsight-systems"}  # shown by tests of their own
+    own = {
+        "collect-manifest",
+        "training-log",
+        "mllog",
+        "traceback",
+        "environment",
+        "sysfs-value",
+        "nsight-systems",
+    }  # shown by tests of their own
     assert {f.name for f in own_formats()} - {k.format for k in KINDS} - own == set()
 
 

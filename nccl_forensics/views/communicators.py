@@ -38,7 +38,8 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
     """Communicators per process: one row per (host, pid, pointer, incarnation), with a key equal on all ranks of the communicator.
 
     A pointer may be reused after Destroy, so an incarnation ends at its end-of-life line. Children carry no commId from NCCL 2.23 on:
-    their key is (key of the parent, splitCount, color). ``orphan``: a child whose parent no line of its process tells, as where the
+    their key is (key of the parent, splitCount, color), and where 2.23, which prints no splitCount, made several of one color of a parent,
+    their turn in its place. ``orphan``: a child whose parent no line of its process tells, as where the
     beginning of a log is lost.
     """
     order = ["source_id", "line_no"]
@@ -83,6 +84,7 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
     for row in rows:
         row["comm_key"] = _comm_key(row, by_pointer, legacy, 0)
     _tell_apart(rows)
+    _by_turn(rows)
     for row in rows:
         row["orphan"] = row["parent"] is not None and not by_pointer.get((row["host"], row["pid"], row["parent"]))
     return pl.DataFrame([{k: r[k] for k in COMMS_SCHEMA} for r in rows], schema=COMMS_SCHEMA, infer_schema_length=None).lazy()
@@ -163,6 +165,35 @@ def _tell_apart(rows: list[dict[str, object]]) -> None:
         for claimed in by_rank.values():
             for k, (_, row) in enumerate(sorted(claimed, key=lambda c: c[0])):
                 row["comm_key"] = f"{key}.{k}"
+
+
+def _by_turn(rows: list[dict[str, object]]) -> None:
+    """Keys of children of one parent, color and size of which some process has several, and no line tells which split made them (NCCL 2.23,
+    src/init.cc): by their turn among those of the color, as a color of PyTorch's stands for the ranks of a group, or among all children of
+    the parent, as a color that the caller counts up may be of other ranks each time. The turn counts by which each rank is there once."""
+    children: dict[object, int] = defaultdict(int)
+    alike: dict[tuple[object, ...], list[tuple[dict[str, object], dict[str, int]]]] = defaultdict(list)
+    for row in rows:
+        split, color = row["split"] if isinstance(row["split"], tuple) else (None, None)
+        if row["comm_id"] is None and split is None and color is not None and row["parent"] is not None and row["rank"] is not None:
+            process = (row["host"], row["pid"], row["bus_id"])
+            children[*process, row["parent"]] += 1
+            alike[row["comm_key"], row["nranks"]].append((row, {"all": children[*process, row["parent"]]}))
+    for (key, size), of in alike.items():
+        own: dict[object, int] = defaultdict(int)
+        for row, turn in of:
+            own[row["host"], row["pid"], row["bus_id"]] += 1
+            turn["color"] = own[row["host"], row["pid"], row["bus_id"]]
+        if max(own.values()) == 1:
+            continue
+        for way in ("color", "all"):
+            ranks: dict[int, list[object]] = defaultdict(list)
+            for row, turn in of:
+                ranks[turn[way]].append(row["rank"])
+            if all(len(there) == len(set(there)) == size for there in ranks.values()):
+                for row, turn in of:
+                    row["comm_key"] = str(key).replace("/None/", f"/turn {turn[way]}/")
+                break
 
 
 @view(rows="processes x communicators")

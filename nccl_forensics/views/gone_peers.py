@@ -44,7 +44,7 @@ def gone_peers(
     and the lines of all others but one are there), or ``silent`` (processes of its host lost the connection to it, others failed for lost
     connections alone, and it is the one among those that went which tells of no error), or ``dead`` (the RAS threads of peers declared its
     address dead), or ``first`` (processes of its host lost the connection to it and to no other that stayed), or ``unended`` (all of its host
-    lack the end of the communicator, which all of the other hosts aborted). A process that was stopped with all the others also loses
+    lack the end of the communicator, which all of the other hosts aborted, and it lost none of them). A process that was stopped with all the others also loses
     connections, but writes nothing after that, and one that comes to its end with several others, as jobs do that are done, nothing but the
     end of its communicator; those that end one after the other all lose each other.
     """
@@ -91,7 +91,7 @@ def gone_peers(
             base | {"how": "first"} | row for row in _first_to_go(nccl_notes, nccl_errors, members, _local_ranks(known, members), behind)
         ]
     if not rows and not absent:
-        rows += [base | {"how": "unended"} | row for row in _never_aborted(members, nccl_errors)]
+        rows += [base | {"how": "unended"} | row for row in _never_aborted(members, nccl_errors, nccl_notes)]
     return pl.DataFrame(rows, schema=GONE_PEERS, infer_schema_length=None).lazy()
 
 
@@ -171,8 +171,9 @@ def _first_to_go(
     ]
 
 
-def _never_aborted(members: pl.DataFrame, nccl_errors: pl.LazyFrame | None) -> list[dict[str, object]]:
-    """All ranks of a host without an end of their communicator, which all ranks of all other hosts aborted: these had given up on it."""
+def _never_aborted(members: pl.DataFrame, nccl_errors: pl.LazyFrame | None, nccl_notes: pl.LazyFrame | None) -> list[dict[str, object]]:
+    """All ranks of a host without an end of their communicator, which all ranks of all other hosts aborted: these had given up on it. Not
+    those that lost another one of their host: they outlived it, and may still be aborting."""
     spoke = None if nccl_errors is None else nccl_errors.filter(pl.col("level") == "WARN").head(1).collect()
     hosts = members.group_by("host").agg(
         pl.col("rank"), aborted=(pl.col("ended") == "abort-complete").fill_null(False).mean(), bare=pl.col("ended").is_null().all()
@@ -186,7 +187,11 @@ def _never_aborted(members: pl.DataFrame, nccl_errors: pl.LazyFrame | None) -> l
     others = sorted(set(members["rank"].to_list()) - set(row["rank"]))
     last = members.filter(pl.col("ended").is_not_null()).sort("source_id", "end_line_no").row(0, named=True)
     seen = {"seen_by": others, "source_id": last["source_id"], "line_no": last["end_line_no"]}
-    return [{"rank": rank, "host": row["host"]} | seen for rank in sorted(row["rank"])]
+    went = set(row["rank"])
+    if nccl_notes is not None:
+        losers = nccl_notes.filter(pl.col("kind") == "local-peer-closed").select("host", "pid").collect()
+        went -= set(members.join(losers, on=["host", "pid"], how="semi")["rank"].to_list())
+    return [{"rank": rank, "host": row["host"]} | seen for rank in sorted(went)]
 
 
 #: Errors that tell of a peer that is gone: whoever loses one prints them, and nothing else went wrong where there are no others.

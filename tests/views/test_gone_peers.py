@@ -257,6 +257,9 @@ def test_the_one_host_whose_ranks_do_not_abort_with_all_others_was_gone() -> Non
     # One of its ranks aborted as well, or one of the others did not.
     assert ends_of(ended=aborted | {5: "abort-complete"}) == []
     assert ends_of(ended=dict.fromkeys(range(3), "abort-complete")) == []
+    # Who lost another one of that host outlived it, and may still be aborting.
+    lost = [*(loses(r, 0) for r in (5, 6, 7)), loses(0, 1)]
+    assert ends_of(*lost, ended=aborted) == [(4, "unended", [0, 1, 2, 3])]
 
 
 def refused_by(*calling: int, target: str = "10.0.0.2", more: tuple[dict[str, object], ...] = ()) -> list[tuple[object, ...]]:

@@ -101,6 +101,27 @@ def test_an_id_of_which_two_processes_claim_one_rank_in_two_splits_is_of_two_com
     assert comms(table("nccl_comms", *faulty)).collect()["comm_key"].to_list() == ["0xe5", "0xe5"]
 
 
+@pytest.mark.parametrize("second", ["of the same ranks", "of other ranks"])
+def test_two_splits_of_one_color_without_a_count_are_told_apart_by_their_turn(second: str) -> None:
+    def child(process: int, rank: int, turn: int, color: int) -> dict[str, object]:
+        return event(
+            rank, pid=100 + process, source_id=process, comm=f"0x{turn}b{process}", parent=f"0xa{process}", color=color, line_no=9 + turn
+        )
+
+    world = [event(p, comm=f"0xa{p}", comm_id="0xc0", nranks=4, line_no=3) for p in range(4)]
+    # A group of its own for 0 and 1 comes between, or the color means other ranks in the second split: rank 1 has it in the first alone.
+    again = [child(0, 0, 3, 7), child(1, 1, 2, 7), child(0, 0, 2, 5)]
+    other = [child(0, 0, 2, 7), child(2, 1, 2, 7), child(2, 0, 1, 8), child(3, 1, 1, 8), child(1, 0, 2, 8), child(3, 1, 2, 8)]
+    lines = [*world, child(0, 0, 1, 7), child(1, 1, 1, 7), *(again if second == "of the same ranks" else other)]
+    keys = {(r["pid"], r["comm"]): r["comm_key"] for r in comms(table("nccl_comms", *lines)).collect().iter_rows(named=True)}
+    last, partner = (keys[100, "0x3b0"], keys[101, "0x2b1"]) if second == "of the same ranks" else (keys[100, "0x2b0"], keys[102, "0x2b2"])
+    assert keys[100, "0x1b0"] == keys[101, "0x1b1"] != last == partner
+    # Of one of which a member's line is lost they stay together.
+    part = comms(table("nccl_comms", *[line for line in lines if (line["pid"], line["comm"]) != (101, "0x1b1")])).collect()
+    keys = {(r["pid"], r["comm"]): r["comm_key"] for r in part.iter_rows(named=True)}
+    assert keys[100, "0x1b0"] == keys[100, "0x3b0" if second == "of the same ranks" else "0x2b0"]
+
+
 def test_splits_of_other_colors_are_other_communicators() -> None:
     children = [event(r, comm=f"0xb{r}", parent=f"0xa{r}", split_count=1, color=r, line_no=9) for r in (0, 1)]
     found = comms(table("nccl_comms", *[event(r, comm_id="0xc0", line_no=3) for r in (0, 1)], *children)).collect()
