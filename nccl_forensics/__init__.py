@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nccl_forensics.api import Comparison, Incident, analyze, check, compare, read_report, sql
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Comparison", "Incident", "__version__", "analyze", "check", "compare", "read_report", "sql"]
 
 

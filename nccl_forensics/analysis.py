@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from nccl_forensics.conclusions.assemble import RunResult, assemble
 from nccl_forensics.conclusions.census import (
-    all_found_waiting,
     all_seen,
     began,
     broke_off,
@@ -25,6 +24,7 @@ from nccl_forensics.conclusions.census import (
     measured,
     more_than_recorded,
     most_seen,
+    none_found_at_work,
     only_looked_at,
     only_met,
     only_warned,
@@ -117,7 +117,7 @@ def judge_run(
     machines_only = known.world is None and not known.seen
     told = told and not (machines_only and pods_down(resolver))
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
-    shown = (not alone or (ended and links_told(resolver))) and (ended or not all_found_waiting(resolver))
+    shown = (not alone or (ended and links_told(resolver))) and (ended or not none_found_at_work(resolver))
     shown = shown and not waits_for_one(resolver)
     # So is one that it leaves at work: it may have stood, or lost a process, after its last line.
     unsure = lost or (alone and (cut or broke_off(resolver)))

@@ -9,7 +9,6 @@ import pytest
 
 from nccl_forensics.api import analyze
 from nccl_forensics.conclusions.census import (
-    all_found_waiting,
     began,
     broke_off,
     census,
@@ -18,6 +17,7 @@ from nccl_forensics.conclusions.census import (
     left_open,
     lost_a_peer,
     measured,
+    none_found_at_work,
     only_looked_at,
     reached_largest_size,
     recorded_by_all,
@@ -204,8 +204,17 @@ def test_stacks_that_show_motion_tell_of_a_job_that_goes_on() -> None:
 def test_a_look_that_finds_all_in_calls_that_wait_does_not_tell_a_job_that_works(
     places: tuple[str, ...], moved: bool | None, waiting: bool
 ) -> None:
-    last = pl.DataFrame({"place": places}).with_columns(witness=pl.lit("stack"), moved=pl.lit(moved, dtype=pl.Boolean))
-    assert all_found_waiting(Told(last_calls=last)) is waiting
+    last = pl.DataFrame({"place": places}).with_columns(
+        witness=pl.lit("stack"), moved=pl.lit(moved, dtype=pl.Boolean), frames=pl.lit(None, dtype=pl.List(pl.String))
+    )
+    assert none_found_at_work(Told(last_calls=last)) is waiting
+
+
+@pytest.mark.parametrize(("place", "waiting"), [("collective", True), ("user-code", False)])
+def test_nor_does_one_that_finds_ranks_still_loading_what_they_import(place: str, waiting: bool) -> None:
+    frames = [["exec_module (<frozen importlib._bootstrap_external>:940)", "<module> (train.py:3)"], ["step (train.py:90)"]]
+    last = pl.DataFrame({"place": ["user-code", place], "frames": frames, "witness": "stack", "moved": [True, False]})
+    assert none_found_at_work(Told(last_calls=last)) is waiting
 
 
 @pytest.mark.parametrize(

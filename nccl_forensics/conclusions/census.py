@@ -137,14 +137,16 @@ def only_looked_at(resolver: Resolver) -> bool:
     return motion is None or not bool((motion.select("motion").collect()["motion"] == "moving").any())
 
 
-def all_found_waiting(resolver: Resolver) -> bool:
-    """Whether every rank of which there is a stack, of two at least, stood in a call that waits for others, and none was seen to move: a
-    look at a job that works may find that, and each look at one that hangs does."""
+def none_found_at_work(resolver: Resolver) -> bool:
+    """Whether every rank of which there is a stack, of two at least, stood in a call that waits for others, and none of those was seen to
+    move, or was still loading what it imports: a look at a job that works may find that, and each look at one that hangs does, then or
+    later."""
     last = resolver.get("last_calls")
     if last is None:
         return False
-    seen = last.filter(pl.col("witness") == "stack").select("place", "moved").collect()
-    return seen.height > 1 and bool(seen["place"].is_in(WAITING).all()) and not bool(seen["moved"].any())
+    loading = pl.col("frames").list.eval(pl.element().str.contains("(<frozen importlib", literal=True)).list.any().fill_null(value=False)
+    seen = last.filter(pl.col("witness") == "stack").select("place", "moved", loading=loading).collect().rows()
+    return len(seen) > 1 and all(early or (place in WAITING and not moved) for place, moved, early in seen)
 
 
 def waits_for_one(resolver: Resolver) -> bool:
