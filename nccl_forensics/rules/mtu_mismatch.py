@@ -1,7 +1,7 @@
 """MTUs differ along a path, so that small messages pass and large ones do not.
 
 ## What it finds
-Interfaces of one subnet, or RDMA ports of the same name, with different MTUs on different hosts; pings of full size that a router or the
+Interfaces of one subnet, or RDMA ports of the same name (or number, in NCCL's logs), with different MTUs on different hosts; pings of full size that a router or the
 own interface refuses, or that vanish while small ones return.
 
 ## Why it matters
@@ -25,6 +25,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
@@ -48,18 +49,39 @@ def mtu_mismatch(
     pings: pl.LazyFrame | None,
     packets: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    nccl_notes: pl.LazyFrame | None = None,
     *,
     full_size: Annotated[int, "payload in bytes from which a ping tests the MTU"] = 1400,
 ) -> Iterator[Finding]:
-    """Probes first, which prove it; then what the hosts are set to."""
+    """Probes first, which prove it; then what the hosts are set to, by their tools, or where these tell no MTU by NCCL's queue pairs."""
     if pings is not None:
         yield from _probed(located(pings, source_hosts), full_size)
     if packets is not None:
         yield from _refused(located(packets.filter(pl.col("mtu_bytes").is_not_null()), source_hosts))
     if net_interfaces is not None and net_addresses is not None:
         yield from _subnets(located(net_interfaces, source_hosts), located(net_addresses, source_hosts))
-    if ib_ports is not None:
-        yield from _ports(ib_ports.filter(pl.col("mtu_bytes").is_not_null() & (pl.col("state") == "active")).collect())
+    active = ib_ports.filter(pl.col("mtu_bytes").is_not_null() & (pl.col("state") == "active")).collect() if ib_ports is not None else None
+    if active is not None and active.height:
+        yield from _ports(active)
+    elif nccl_notes is not None:
+        yield from _ports(_of_queue_pairs(nccl_notes))
+
+
+def _of_queue_pairs(nccl_notes: pl.LazyFrame) -> pl.DataFrame:
+    """Ports as NCCL's queue pairs give them, whose lines bear the active MTU of their own end (an ``ibv_mtu``: 1 is 256 bytes, 5 is 4096).
+    Of both ends the lower one is used (NCCL src/transport/net_ib.cc)."""
+    pairs = nccl_notes.filter((pl.col("kind") == "ib-qp") & pl.col("value").is_between(1, 5) & pl.col("host").is_not_null())
+    first = pairs.sort("value", "source_id", "line_no").unique(["host", "a", "b"], keep="first", maintain_order=True)
+    return first.select(
+        "host",
+        "source_id",
+        "line_no",
+        place="host",
+        device=text_of("device {} (NCCL)", "a"),
+        port="b",
+        link_layer=pl.lit("by its queue pairs"),
+        mtu_bytes=(2 ** (7 + pl.col("value"))).cast(pl.Int64),
+    ).collect()
 
 
 def _probed(rows: pl.DataFrame, full: int) -> Iterator[Finding]:

@@ -268,6 +268,19 @@ def test_a_full_ping_that_vanishes_while_a_small_one_returns_is_a_black_hole():
     assert mtu_mismatch.check(None, None, None, table("pings", {**small, "received": 0}, large), None, HOSTS) == []
 
 
+def test_queue_pairs_of_nccl_tell_the_mtu_of_each_host() -> None:
+    def told(*codes: int, tools: pl.DataFrame | None = None) -> list[Finding]:
+        notes = [{"kind": "ib-qp", "host": f"h{n}", "a": "0", "b": "1", "value": float(c), "source_id": n} for n, c in enumerate(codes)]
+        return mtu_mismatch.check(None, None, tools, None, None, HOSTS, table("nccl_notes", *notes))
+
+    [finding] = told(5, 3, 5)
+    assert (finding.title, finding.confidence) == ("device 0 (NCCL) port 1 has MTU 1024 on h1 and 4096 elsewhere", "high")
+    assert [c.host for c in finding.culprits] == ["h1"]
+    assert [f.confidence for f in told(5, 3)] == ["medium"]
+    assert told(5, 5) == told(3) == told(5, 0) == []
+    assert told(5, 3, tools=ports(port("h0", mtu_bytes=4096), port("h1", mtu_bytes=4096))) == []  # the hosts' own tools speak first
+
+
 def test_an_active_mtu_that_differs_between_hosts_is_named():
     [finding] = mtu_mismatch.check(
         None, None, ports(*(port(h, mtu_bytes=m) for h, m in (("a", 4096), ("b", 4096), ("c", 2048)))), None, None, HOSTS
