@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.frames import has_rows
-from nccl_forensics.stacks.places import WAITING
+from nccl_forensics.stacks.places import LOADING, WAITING
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.log_ends import copied_in_part
 from nccl_forensics.views.matching import of_nccl
@@ -144,7 +144,7 @@ def none_found_at_work(resolver: Resolver) -> bool:
     last = resolver.get("last_calls")
     if last is None:
         return False
-    loading = pl.col("frames").list.eval(pl.element().str.contains("(<frozen importlib", literal=True)).list.any().fill_null(value=False)
+    loading = pl.col("frames").list.eval(pl.element().str.contains(LOADING, literal=True)).list.any().fill_null(value=False)
     seen = last.filter(pl.col("witness") == "stack").select("place", "moved", loading=loading).collect().rows()
     return len(seen) > 1 and all(early or (place in WAITING and not moved) for place, moved, early in seen)
 

@@ -28,7 +28,7 @@ from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, gave_up, timely, wh
 from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views.failures import LONGER, STANDSTILL
-from nccl_forensics.views.lost_hosts import LOST_NODE, nodes_lost
+from nccl_forensics.views.lost_hosts import LOST_NODE, TAKEN_AWAY, nodes_lost
 from nccl_forensics.views.raised import lived_on
 from nccl_forensics.words import first_label
 
@@ -59,16 +59,6 @@ _LSF = {
     "PREEMPTED": ("PREEMPT:",),
     "REQUEUED": ("REQUEUE_OWNER:", "REQUEUE_ADMIN:"),
     "CANCELLED": ("OWNER:", "ADMIN:", "FORCE_OWNER:", "FORCE_ADMIN:", "BUCKET_KILL:"),
-}
-_EVENTS = {
-    "Evicted": "was evicted",
-    "Preempted": "was preempted",
-    "Preempting": "was preempted",
-    "TaintManagerEviction": "was evicted because of a taint on its node",
-    "EvictionByEvictionAPI": "was evicted",
-    "PreemptionByScheduler": "was preempted",
-    "DeletionByTaintManager": "was evicted because of a taint on its node",
-    "TerminationByKubelet": "was ended by the node's kubelet",
 }
 #: Signals of a fault in the process itself.
 _NEVER_SENT = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
@@ -309,22 +299,24 @@ def _of_pod(job: Job, name: object) -> Tie:
 
 
 def _pods(pods: pl.LazyFrame, own: list[str], job: Job) -> Iterator[Finding]:
-    rows = pods.filter(pl.col("reason").is_in(list(_EVENTS))).sort("source_id", "line_no", "record", nulls_last=True).collect()
+    rows = pods.filter(pl.col("reason").is_in(list(TAKEN_AWAY))).sort("source_id", "line_no", "record", nulls_last=True).collect()
     for (pod, reason), part in rows.group_by("pod", "reason", maintain_order=True):
-        found = _finding(f"pod {pod} {_EVENTS[str(reason)]}", f"{pod} {reason}", part, own, True, None, _hosts(part, "node"))
+        found = _finding(f"pod {pod} {TAKEN_AWAY[str(reason)]}", f"{pod} {reason}", part, own, True, None, _hosts(part, "node"))
         yield tied(found, _of_pod(job, pod))
 
 
 def _events(events: pl.LazyFrame, own: list[str], ended: set[str], job: Job) -> Iterator[Finding]:
     rows = (
-        events.filter(pl.col("reason").is_in([*_EVENTS, *_NODE_EVENTS])).sort("source_id", "line_no", "record", nulls_last=True).collect()
+        events.filter(pl.col("reason").is_in([*TAKEN_AWAY, *_NODE_EVENTS]))
+        .sort("source_id", "line_no", "record", nulls_last=True)
+        .collect()
     )
     for (thing, reason), part in rows.group_by("object", "reason", maintain_order=True):
         name = str(thing).partition("/")[2]
-        if reason in _EVENTS and name in ended:
+        if reason in TAKEN_AWAY and name in ended:
             continue
-        if reason in _EVENTS:
-            yield tied(_finding(f"{thing} {_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, None, ()), _of_pod(job, name))
+        if reason in TAKEN_AWAY:
+            yield tied(_finding(f"{thing} {TAKEN_AWAY[str(reason)]}", f"{thing} {reason}", part, own, True, None, ()), _of_pod(job, name))
         elif str(thing).lower().startswith("node/"):
             yield _finding(
                 f"node {name} {_NODE_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, "node-failed", (name,), weak=True

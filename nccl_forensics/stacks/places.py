@@ -30,6 +30,8 @@ _HINTING = 3
 #: Places in which a rank waits for others, by itself or through its GPU.
 WAITING = ("collective", "p2p")
 WAITING_ON_GPU = ("cuda-sync", "backward")
+#: What a frame of Python's own loader bears: the process was importing.
+LOADING = "(<frozen importlib"
 #: Places that say what holds a process up, and that it is nobody else; a loader is where ranks of a job at work are now and then, too.
 OWN_HOST = ("lock", "gil", "checkpoint", "gc", "file-io", "sleep")
 #: Places of a stack of which no frame tells what the process does or waits in.

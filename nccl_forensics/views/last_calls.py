@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from nccl_forensics.stacks.frames import line_of_code, shortened
-from nccl_forensics.stacks.places import WAITING, place_of
+from nccl_forensics.stacks.places import LOADING, WAITING, place_of
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 
@@ -86,7 +86,7 @@ def _begun(found: Mapping[int, Mapping[str, object]]) -> set[int]:
     had begun, and so did one that found every rank loading (PyTorch takes seconds, half a minute on a busy host; torch 2.2 to 2.7 load a
     large part only as the first optimizer is made)."""
     told = {rank for rank, row in found.items() if row["place"] != "unknown" or row["user_frame"] is not None}
-    loading = {rank for rank in told if any("(<frozen importlib" in str(f) for f in _frames(found[rank]))}
+    loading = {rank for rank in told if any(LOADING in str(f) for f in _frames(found[rank]))}
     if len(loading) > 1 and loading == told:
         return set()
     return told - {rank for rank in loading if str(found[rank]["user_frame"]).startswith("<module> (")}

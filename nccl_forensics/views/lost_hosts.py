@@ -13,17 +13,17 @@ LOST = {"host": pl.String(), "address": pl.String(), "ranks": pl.List(pl.Int32()
 _OF_ITSELF = ("killed", "segfault", "bus-error", "fpe", "illegal", "exception", "gpu", "driver", "out-of-memory")
 #: Lines of NCCL that name the interface by whose address peers know a process.
 INTERFACES = ("bootstrap", "socket-interface", "ib-oob")
-#: Why Kubernetes ends a pod that did nothing wrong (its API reference, DisruptionTarget, and the kubelet's and scheduler's events).
-TAKEN_AWAY = (
-    "Evicted",
-    "Preempted",
-    "Preempting",
-    "TaintManagerEviction",
-    "EvictionByEvictionAPI",
-    "PreemptionByScheduler",
-    "DeletionByTaintManager",
-    "TerminationByKubelet",
-)
+#: Why Kubernetes ends a pod that did nothing wrong (its API reference, DisruptionTarget, and the kubelet's and scheduler's events), in words.
+TAKEN_AWAY = {
+    "Evicted": "was evicted",
+    "Preempted": "was preempted",
+    "Preempting": "was preempted",
+    "TaintManagerEviction": "was evicted because of a taint on its node",
+    "EvictionByEvictionAPI": "was evicted",
+    "PreemptionByScheduler": "was preempted",
+    "DeletionByTaintManager": "was evicted because of a taint on its node",
+    "TerminationByKubelet": "was ended by the node's kubelet",
+}
 _ENDED = (*TAKEN_AWAY, "OOMKilled")
 #: srun names the node; slurmstepd's own line stands on another.
 LOST_NODE = "Node failure on "
@@ -91,7 +91,7 @@ def _pods(pods: pl.LazyFrame | None, pod_events: pl.LazyFrame | None) -> set[str
     """Names of pods that were taken away or killed for want of memory, and of the nodes that they ran on."""
     gone: set[str] = set()
     if pod_events is not None:
-        told = pod_events.filter(pl.col("reason").is_in(TAKEN_AWAY)).select("object").collect()["object"].to_list()
+        told = pod_events.filter(pl.col("reason").is_in(list(TAKEN_AWAY))).select("object").collect()["object"].to_list()
         gone |= {str(thing).partition("/")[2] for thing in told if str(thing).lower().startswith("pod/")}
     names = {first_label(p) for p in gone}
     if pods is not None:
