@@ -30,6 +30,34 @@ def rank_list(ranks: Iterable[int], at_most: int = 12) -> str:
     return ", ".join(ranges)
 
 
+#: A name that ends in a number; one with zeros before it is told together with numbers of its width alone.
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
+
+
+def folded(names: Iterable[str]) -> list[str]:
+    """``mlx5_[0-7]`` for eight names, as Slurm lists hosts: of each run of three and more that differ in the number at their end alone, one."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return [text for run in runs for text in (run if len(run) < 3 else [_run(run[0], run[-1])])]
+
+
+def _follows(name: str, other: str) -> bool:
+    one, two = _NUMBERED.fullmatch(name), _NUMBERED.fullmatch(other)
+    if one is None or two is None or one[1] != two[1] or int(two[2]) != int(one[2]) + 1:
+        return False
+    return len(one[2]) == len(two[2]) or not (one[2].startswith("0") and len(one[2]) > 1)
+
+
+def _run(first: str, last: str) -> str:
+    stem = first.rstrip("0123456789")
+    numbers = f"{first[len(stem) :]}-{last[len(stem) :]}"
+    return f"{stem}[{numbers}]" if stem else numbers
+
+
 def ranks_words(ranks: Iterable[int]) -> str:
     """``rank 3`` or ``ranks 0-2, 4``."""
     everyone = sorted(set(ranks))

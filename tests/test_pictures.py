@@ -110,6 +110,16 @@ def test_an_entry_that_is_not_there_is_not_quoted():
     assert quotes.contexts(cited(record="entries[7]"), frames, {"fr/0": 0}, lambda *_: []) == {}
 
 
+def test_what_a_dump_says_of_a_group_is_quoted_in_words():
+    status = {"source_id": 0, "record": "pg_status[3]", "pg_id": 3, "last_enqueued": 29, "last_started": None, "last_completed": 28}
+    found = quotes.contexts(cited(record="pg_status[3]"), Frames(fr_status=[status]), {"fr/0": 0}, lambda *_: [])
+    assert found[("x.1", 0)] == ((3, "last enqueued #29, last completed #28", True),)
+    none = status | {"last_enqueued": None, "last_completed": None}
+    found = quotes.contexts(cited(record="pg_status[3]"), Frames(fr_status=[none]), {"fr/0": 0}, lambda *_: [])
+    assert found[("x.1", 0)][0][1] == "no operation enqueued, started or completed yet"
+    assert quotes.contexts(cited(record="pg_status[4]"), Frames(fr_status=[status]), {"fr/0": 0}, lambda *_: []) == {}
+
+
 def test_secrets_around_a_line_are_masked():
     found = quotes.contexts(cited(line=2), Frames(), {"fr/0": 0}, lambda *_: [(1, "password=hunter22"), (2, "boom")])
     assert found[("x.1", 0)] == ((1, "password=***", False), (2, "boom", True))

@@ -1,4 +1,4 @@
-"""The surroundings of evidence: raw lines around a line, and the neighbours of a Flight Recorder entry."""
+"""The surroundings of evidence: raw lines around a line, the neighbours of a Flight Recorder entry, and what a dump says of a group."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from nccl_forensics.views import Resolver
 Quote = Callable[[int, int, int, int], list[tuple[int, str]]]
 _FINDINGS, _ITEMS, _CONTEXT, _NEIGHBOURS, _LONGEST = 200, 6, 3, 2, 600
 _ENTRY = re.compile(r"entries\[(\d{1,9})\]")
+_STATUS = re.compile(r"pg_status\[.{1,40}\]")
 
 
 def contexts(
@@ -22,6 +23,7 @@ def contexts(
     """By finding and index of the evidence item."""
     out: dict[tuple[str, int], tuple[ContextLine, ...]] = {}
     wanted: dict[tuple[str, int], tuple[int, int]] = {}
+    standings: dict[tuple[str, int], tuple[int, str]] = {}
     for key, e in _cited(report):
         path, record = str(e["path"]), str(e["record"] or "")
         if path not in ids:
@@ -34,7 +36,9 @@ def contexts(
             out[key] = tuple((n, mask(t)[:_LONGEST], first <= n <= last) for n, t in lines)
         elif entry:
             wanted[key] = (ids[path], int(entry[1]))
-    return out | _entries(wanted, resolver)
+        elif _STATUS.fullmatch(record):
+            standings[key] = (ids[path], record)
+    return out | _entries(wanted, resolver) | _standings(standings, resolver)
 
 
 def _cited(report: Mapping[str, object]) -> Iterator[tuple[tuple[str, int], Mapping[str, object]]]:
@@ -67,6 +71,21 @@ def _entries(wanted: Mapping[tuple[str, int], tuple[int, int]], resolver: Resolv
         for key, (source, at) in wanted.items()
         if (source, at) in by_place
     }
+
+
+def _standings(wanted: Mapping[tuple[str, int], tuple[int, str]], resolver: Resolver) -> dict[tuple[str, int], tuple[ContextLine, ...]]:
+    """What a dump says of a whole group, as one line: how far its rank was with it."""
+    status = resolver.get("fr_status")
+    if status is None or not wanted:
+        return {}
+    cited = status.filter(pl.col("source_id").is_in(sorted({s for s, _ in wanted.values()}))).collect()
+    by_place = {(r["source_id"], r["record"]): r for r in cited.iter_rows(named=True)}
+    return {key: ((row["pg_id"] or 0, _standing(row), True),) for key, place in wanted.items() if (row := by_place.get(place)) is not None}
+
+
+def _standing(row: Mapping[str, object]) -> str:
+    steps = ((step, row[f"last_{step}"]) for step in ("enqueued", "started", "completed"))
+    return ", ".join(f"last {step} #{seq}" for step, seq in steps if seq is not None) or "no operation enqueued, started or completed yet"
 
 
 def _line(row: Mapping[str, object]) -> str:

@@ -23,7 +23,7 @@ from nccl_forensics.presentation.mapping import (
     words,
 )
 from nccl_forensics.presentation.values import ActionText, ContextText, FindingText, Opinion, Party, Quote
-from nccl_forensics.words import ranks_words
+from nccl_forensics.words import folded, ranks_words
 
 #: Longest reason beside a quote, and longest raw line around it.
 WHY, CONTEXT = 240, 300
@@ -74,8 +74,8 @@ def who_words(culprits: Sequence[Json]) -> str:
         names = list(dict.fromkeys(text(c, key, 80) for c in culprits if c.get(key) is not None))
         if names:
             hosts = list(dict.fromkeys(text(c, "host", 80) for c in culprits if c.get("host") is not None))
-            where = f" on {joined(hosts, 4)}" if hosts and key != "host" else ""
-            return f"{word if len(names) == 1 else _MANY.get(word, f'{word}s')} {joined(names)}{where}"
+            where = f" on {joined(folded(hosts), 4)}" if hosts and key != "host" else ""
+            return f"{word if len(names) == 1 else _MANY.get(word, f'{word}s')} {joined(folded(names))}{where}"
     return ""
 
 
@@ -117,7 +117,7 @@ def opinion_of(verdict: Json, findings: Mapping[str, FindingText], *, slow: bool
         summary=beyond(title, summary) if because else summary,
         who=who_words(culprits),
         who_is=who_is(culprits),
-        hosts=joined(hosts),
+        hosts=joined(folded(hosts)),
         no_host=_where_words(culprits),
         parties=tuple(_party(c) for c in culprits[:8]),
         more_parties=max(0, len(culprits) - 8),
@@ -187,8 +187,8 @@ def _action(position: int, action: Json) -> ActionText:
     numbers = ranks(action, "ranks")
     targets = (
         ranks_words(numbers) if numbers else "",
-        joined(words(action, "hosts", 80)),
-        f"GPU {joined(words(action, 'gpus', 80))}" if words(action, "gpus") else "",
+        joined(folded(words(action, "hosts", 80))),
+        f"GPU {joined(folded(words(action, 'gpus', 80)))}" if words(action, "gpus") else "",
         f"at {text(action, 'where', 160)}" if action.get("where") is not None else "",
     )
     return ActionText(
@@ -211,6 +211,9 @@ def _quote(item: Json, context: Sequence[tuple[int, str, bool]]) -> Quote:
     if len(quoted.strip()) < _TELLING:
         # The first of several lines, or none: the lines together tell more.
         quoted = plain(" ".join(t.strip() for _, t, marked in context[:15] if marked), QUOTE) or quoted
+    if not context and line is not None and quoted:
+        # Beyond the first few nothing around a line is read: it stands alone, or among the lines of the one before.
+        context = ((line, quoted, True),)
     return Quote(
         kind=text(item, "kind", 20),
         where=where,
@@ -244,7 +247,7 @@ def finding_text(finding: Json, every: Mapping[str, Json], extras: Extras, at_mo
         title=title,
         summary=beyond(title, summary),
         ranks=ranks_words(numbers) if numbers else "",
-        hosts=joined(hosts),
+        hosts=joined(folded(hosts)),
         explained_by=sentence(text(every[parent], "title", 300)) if parent in every else parent,
         explained_by_anchor=anchor(parent) if parent in every else "",
         suppressed=(text(suppressed, "reason") or "no reason given") + (f" (until {until})" if until else "") if suppressed else "",

@@ -27,7 +27,7 @@ from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import NOBODY, hosts_of, ranks_of, where_reported
-from nccl_forensics.words import first_label
+from nccl_forensics.words import first_label, folded, natural
 
 
 @rule(
@@ -213,11 +213,11 @@ def nic_slow(host_nics: pl.LazyFrame) -> Iterator[Finding]:
     listed = Counter(known["host"].to_list())
     for host in hosts:
         mine = [r for r in slow if r["host"] == host]
-        names = sorted(str(r["device"]) for r in mine)
+        names = sorted((str(r["device"]) for r in mine), key=natural)
         speed, better = mine[0]["speed_mbps"], max(best[mine[0]["device"]], usual)
         fine = known.filter(pl.col("speed_mbps") >= better).head(1)
         yield Finding(
-            title=f"{', '.join(names[:8])} on {host} run{'s' if len(names) == 1 else ''} at {speed / 1000:g} Gb/s, others at {better / 1000:g}",
+            title=f"{', '.join(folded(names)[:8])} on {host} run{'s' if len(names) == 1 else ''} at {speed / 1000:g} Gb/s, others at {better / 1000:g}",
             summary="Every collective that crosses such a port waits for it. "
             + (
                 "All ports of this host that NCCL lists are as slow: look at what they share (adapters, switch, settings of the ports) before a cable."
@@ -228,7 +228,7 @@ def nic_slow(host_nics: pl.LazyFrame) -> Iterator[Finding]:
             hosts=(host,),
             culprits=tuple(Culprit(host=host, nic=n) for n in names),
             subject=("nic-speed", host, *names[:8]),
-            evidence=(*cite(mine, "the slow device"), *cite(fine, "a device at full speed")),
+            evidence=(*cite(mine[:1], "the slow device"), *cite(fine, "a device at full speed"), *cite(mine[1:], "the slow device")),
             remedy="Check cable, transceiver and port configuration; look at link width and speed on both ends (ibstat, mlxlink).",
             prevention="Check the rate of every port in the job's prologue.",
             would_refute=("the hosts have slower adapters by design",),

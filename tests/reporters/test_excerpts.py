@@ -1,5 +1,7 @@
 """Quoted lines: what stands close together is shown once."""
 
+from nccl_forensics.extras import Extras
+from nccl_forensics.presentation.opinions import finding_text
 from nccl_forensics.presentation.values import ContextText, Quote, excerpts
 
 
@@ -23,3 +25,11 @@ def test_lines_far_apart_in_other_files_and_absences_stay_apart() -> None:
 
 def test_an_excerpt_does_not_grow_without_end() -> None:
     assert all(len(e.context) <= 30 for e in excerpts([quote(n) for n in range(3, 200, 4)]))
+
+
+def test_a_line_whose_surroundings_were_not_read_stands_with_its_number_among_those_of_the_one_before() -> None:
+    lines = [{"kind": "line", "path": "a.log", "line": n, "text": f"NCCL WARN at line {n}", "why": "why"} for n in (3, 4)]
+    around = tuple((n, f"line {n}", n == 3) for n in range(1, 6))
+    finding = finding_text({"id": "x.1", "evidence": lines}, {}, Extras(contexts={("x.1", 0): around}), 10)
+    [together] = finding.excerpts
+    assert [(line.number, line.text) for line in together.context if line.marked] == [(3, "line 3"), (4, "NCCL WARN at line 4")]
