@@ -112,6 +112,7 @@ _SUPPLIES = {
     "own_time": _RECORDERS,
     "looks": _RECORDERS,
     "reducer_skips": _RECORDERS,
+    "past_backward": _LAST_CALLS,
     "sent_more": _RECORDERS,
     "stack_work": _STACKS,
     "passed_over": _LAST_CALLS,

@@ -18,7 +18,7 @@ _IS = r"['\"]?\s*[:=]?\s*['\"]?"
 #: The word before tells whose loss it is: of the whole step, not of a part of it, of a test or of packets.
 _LOSS = rf"(?:^|[^A-Za-z0-9_])(?:([A-Za-z][A-Za-z0-9]*)[ _/])?[Ll]oss{_IS}({_NUMBER})(?:$|[^A-Za-z0-9_.%])"
 _WHOLE = ("", "lm", "train", "training", "total", "mean", "avg", "step", "reduced")
-_STEP = r"(?i)(?:^|[^a-z0-9_.])(?:iteration|iter|(?:global[_ ])?step)['\"]?\s*[:=]?\s*\[?([0-9]+)(?:$|[^0-9.])"
+_STEP = r"(?i)(?:^|[^a-z0-9_.])(?:iteration|iter|it|(?:global[_ ])?step)['\"]?\s*[:=]?\s*\[?([0-9]+)(?:$|[^0-9.])"
 #: Lightning and tqdm count ``10/100 [00:01<00:10`` and write the loss behind it; fairseq ``epoch 001:    100 / 2000 loss=``.
 _OF = r"(?:\s|:)([0-9]+) ?/ ?[0-9]+ (?:\[[0-9:]+<|loss=)"
 _NORM = rf"(?i)(?:^|[^a-z0-9_])(?:grad(?:ient)?[ _]?norm|gnorm){_IS}({_NUMBER})(?:$|[^A-Za-z0-9_])"

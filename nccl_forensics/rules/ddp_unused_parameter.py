@@ -2,7 +2,7 @@
 
 ## What it finds
 DistributedDataParallel's own message about parameters without gradient, with the ranks and names that it prints; or, where nobody came to
-raise it, ranks that ended backward without a bucket that the others reduced.
+raise it, ranks that ended backward without a bucket that the others reduced, by recorders or by where each rank ended.
 
 ## Why it matters
 The other ranks wait in backward for buckets that never fill; the error is raised one iteration later, on the ranks that are at fault.
@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.endings import raised_at
@@ -81,8 +82,8 @@ def ddp_unused_parameter(
         culprits=tuple(Culprit(rank=r) for r in chosen),
         subject=("ddp", *names[:3]),
         evidence=evidence,
-        remedy="Make the forward pass use the same parameters on every rank, or set find_unused_parameters=True.",
-        prevention="Run one step with TORCH_DISTRIBUTED_DEBUG=DETAIL, which prints the names.",
+        remedy=_REMEDY,
+        prevention=_PREVENTION,
         would_refute=("all ranks print the same list",),
         actions=(Action("fix-code", ranks=chosen, confidence="high"),),
     )
@@ -90,13 +91,21 @@ def ddp_unused_parameter(
 
 @rule(name="ddp-bucket-passed", code="TO03", cause="ddp-unused-parameter", severity="critical", at_most=4, explains=_EXPLAINS)
 def ddp_bucket_passed(
-    reducer_skips: pl.LazyFrame, rank_reports: pl.LazyFrame | None = None, endings: pl.LazyFrame | None = None
+    reducer_skips: pl.LazyFrame | None,
+    rank_reports: pl.LazyFrame | None = None,
+    endings: pl.LazyFrame | None = None,
+    past_backward: pl.LazyFrame | None = None,
+    divergences: pl.LazyFrame | None = None,
+    ring_receivers: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """Ranks that left out a reduction of the others' reducer, unless DDP itself says whose gradients did not come."""
+    """Ranks that left out a reduction of the others' reducer, unless DDP itself says whose gradients did not come; where recorders tell of
+    neither, by where the ranks ended."""
     said = rank_reports is not None and rank_reports.filter(pl.col("kind") == "ddp-unused").head(1).collect().height
     if said or (endings is not None and endings.filter(pl.col("signature") == "ddp-unused").collect().height):
         return
-    for row in reducer_skips.collect().iter_rows(named=True):
+    if past_backward is not None and not any(has_rows(recorded) for recorded in (reducer_skips, divergences, ring_receivers)):
+        yield from _by_their_ends(past_backward.collect())
+    for row in reducer_skips.collect().iter_rows(named=True) if reducer_skips is not None else ():
         ranks, waited = tuple(row["ranks"]), operation_words(row["expected_op"], row["seq"])
         where = f" at {row['call_site']}" if row["call_site"] else ""
         yield Finding(
@@ -115,9 +124,45 @@ def ddp_bucket_passed(
                     "the reduction, made in backward by the reducer itself",
                 ),
             ),
-            remedy="Make the forward pass use the same parameters on every rank, or set find_unused_parameters=True.",
-            prevention="Run one step with TORCH_DISTRIBUTED_DEBUG=DETAIL, which prints the names.",
-            would_refute=("backward ran under no_sync on these ranks, or raised an exception that was swallowed",),
+            remedy=_REMEDY,
+            prevention=_PREVENTION,
+            would_refute=(_REFUTED,),
             actions=(Action("fix-code", ranks=ranks, confidence="medium"),),
-            alternatives=(("collective-skipped", ranks, "no bucket is reduced under no_sync either"),),
+            alternatives=(("collective-skipped", ranks, _NO_SYNC),),
         )
+
+
+_REMEDY = "Make the forward pass use the same parameters on every rank, or set find_unused_parameters=True."
+_PREVENTION = "Run one step with TORCH_DISTRIBUTED_DEBUG=DETAIL, which prints the names."
+_REFUTED = "backward ran under no_sync on these ranks, or raised an exception that was swallowed"
+_NO_SYNC = "no bucket is reduced under no_sync either"
+
+
+def _by_their_ends(past: pl.DataFrame) -> Iterator[Finding]:
+    """The ranks that had gone on to a collective of the program, where most others waited in backward."""
+    if not past.height:
+        return
+    ranks, first = tuple(past["rank"].to_list()), past.row(0, named=True)
+    others, where = ranks_words(first["in_backward"]), next((str(site) for site in past["call_site"] if site is not None), None)
+    yield Finding(
+        title=f"{ranks_words(ranks)} ended backward without a bucket of gradients that {others} reduced at {first['backward_at']}",
+        summary=f"More bytes came than {ranks_words(ranks)} expected: {others} waited in the reduction that DistributedDataParallel makes in backward when all "
+        f"gradients of a bucket are there. On {ranks_words(ranks)} some never came, most likely as some parameters were not used in this step"
+        + (f", and {ranks_words(ranks[:1])} went on to {where}." if where else "."),
+        confidence="medium",
+        ranks=ranks,
+        culprits=tuple(Culprit(rank=r) for r in ranks),
+        subject=("ddp", "bucket"),
+        evidence=(
+            *cite(past, "ended in a collective that is not the bucket of the others"),
+            *cite([whereabouts(first, "peer_")], "the wait for others in backward came to nothing"),
+        ),
+        remedy=_REMEDY,
+        prevention=_PREVENTION,
+        would_refute=(_REFUTED, "these ranks made a call once too often that all make behind backward"),
+        actions=(Action("fix-code", ranks=ranks, confidence="medium", where=where),),
+        alternatives=(
+            ("collective-skipped", ranks, _NO_SYNC),
+            ("collective-mismatch", ranks, "a call that these ranks made once too often ends alike"),
+        ),
+    )

@@ -75,6 +75,9 @@ def not_stopped(
     if told and not missed and not any(o["signature"] in PEER_GONE for o in others):
         return []  # told to end from outside, it stops all that still run: one may have ended in good order
     batch = lines.filter(pl.col("kind") == "closing-signal")
+    failed = worker_exits.filter(pl.col("kind").is_in(["failed", "failure", "root-cause"]) & pl.col("pid").is_not_null())
+    if failed.join(batch.lazy(), on="pid", how="anti").head(1).collect().height:
+        return []  # it says who failed: that is the one
     pids = batch["pid"].drop_nulls().unique().sort().to_list()
     launched = path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("attempt_local_rank").unique().collect().height
     if launched < 3 or len(pids) != launched - 1:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import read_at
+from nccl_forensics.views.deaths import told_at
 from nccl_forensics.views.divergence import DIVERGENCES
-from nccl_forensics.views.gloo_rings import of_reducer
+from nccl_forensics.views.ended_before import PEER_GONE
+from nccl_forensics.views.gloo_rings import ENGINE, of_reducer
 
 
 @view(rows="groups")
@@ -50,3 +54,60 @@ def _before(rows: pl.DataFrame, operations: pl.LazyFrame | Calls) -> pl.DataFram
     last = alike.group_by("row", *key).agg(seq=pl.col("seq").max() - 1)
     told = last.join(known.select(*key, "seq", "record"), on=[*key, "seq"], how="left")
     return asked.select("row", *key).join(told.select("row", "seq", "record"), on="row", how="left", maintain_order="left").drop("row")
+
+
+PAST_BACKWARD = {
+    "rank": pl.Int32(),
+    "in_backward": pl.List(pl.Int32()),
+    "call_site": pl.String(),
+    "backward_at": pl.String(),
+    **read_at(),
+    **read_at("peer_"),
+}
+#: So many must wait in backward, at least.
+_LEAST = 2
+#: What a process says whose wait for others came to nothing.
+_IN_VAIN = (*PEER_GONE, "gloo-timeout")
+
+
+@view(rows="ranks")
+def past_backward(last_calls: pl.LazyFrame, endings: pl.LazyFrame) -> pl.LazyFrame:
+    """The few ranks that came to a collective of the program while those that ended ``in_backward`` waited in a reduction of its reducer, by
+    what the ranks left as they ended: for jobs whose recorders tell of neither.
+
+    One of the few must have aborted as more bytes came than it expected, and so must each whose stack is not known: all reducers reduce the
+    same buckets in the same order, so that such a one is in none. In backward are those whose wait in C++ under it came to nothing.
+    Empty where any rank stood elsewhere, or where those in backward are less than half of the job. ``call_site`` is where the rank stood, if
+    that is known; cites its end (``source_id`` …) and that of one in backward (``peer_…``).
+    """
+    ended = _by_rank(endings)
+    stood = _by_rank(last_calls)
+    aborted = {rank for rank, row in ended.items() if row["signature"] == "gloo-size-mismatch"}
+    below = {rank for rank, row in stood.items() if any(frame.startswith(ENGINE) for frame in _frames(row))}
+    waited = [r for r in sorted(below) if _frames(stood[r])[0].startswith(ENGINE) and r in ended and ended[r]["signature"] in _IN_VAIN]
+    called = {rank for rank, row in stood.items() if row["place"] == "collective"} - below
+    few = sorted(aborted | called)
+    world = max([*ended, *stood], default=-1) + 1
+    whole = set(stood) <= {*few, *waited} and len(few) < len(waited) and 2 * len(waited) >= world
+    # In gloo's ring each receives from the next one.
+    if not aborted or aborted & below or called & {(rank + 1) % world for rank in aborted} or len(waited) < _LEAST or not whole:
+        return pl.LazyFrame(schema=PAST_BACKWARD)
+    first = waited[0]
+    told = {"in_backward": waited, "backward_at": stood[first]["user_frame"]} | {f"peer_{n}": v for n, v in told_at(ended[first]).items()}
+    rows = [
+        told
+        | {"rank": rank, "call_site": stood[rank]["user_frame"] if rank in called else None}
+        | (told_at(ended[rank]) if rank in ended else {name: stood[rank][name] for name in PLACE})
+        for rank in few
+    ]
+    return pl.DataFrame(rows, schema=PAST_BACKWARD, infer_schema_length=None).lazy()
+
+
+def _by_rank(rows: pl.LazyFrame) -> dict[int, dict[str, object]]:
+    return {row["rank"]: row for row in rows.filter(pl.col("rank").is_not_null()).collect().iter_rows(named=True)}
+
+
+def _frames(row: dict[str, object]) -> list[str]:
+    """Innermost first."""
+    frames = row["frames"]
+    return [str(frame) for frame in frames] if isinstance(frames, list) else []

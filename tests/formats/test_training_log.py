@@ -41,6 +41,12 @@ def test_rank_and_time_are_kept() -> None:
 
 def test_a_loss_without_a_step_is_no_training_step() -> None:
     assert read_source(b"the loss: 3.2 was high\nloss 1.0\n").formats == ()
+    assert read_source(b"8 it/s, 3 bits, loss 1.0\n").formats == ()
+
+
+def test_a_short_word_for_a_step_is_read() -> None:
+    rows = read_source(b"2026-11-28 10:17:42,762 INFO [0] train: epoch 0 it 1 loss -0.7239\n").frames["training_steps"]
+    assert rows.select("step", "loss").rows() == [(1, -0.7239)]
 
 
 def test_a_count_of_skipped_iterations_is_read() -> None:

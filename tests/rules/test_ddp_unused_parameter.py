@@ -5,8 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.ddp_unused_parameter import ddp_bucket_passed, ddp_unused_parameter
+from nccl_forensics.views.reducer_skips import PAST_BACKWARD
 from tests.rules.frames import cited, divergences, endings, told
 from tests.rules.host_frames import table
+from tests.views.frames import rows
 
 
 def report(**more: object) -> pl.LazyFrame:
@@ -64,6 +66,19 @@ def test_ranks_that_passed_a_bucket_are_named_where_nobody_came_to_raise_it() ->
     # DDP itself says whose gradients did not come.
     assert ddp_bucket_passed.check(passed, report(rank=2), None) == []
     assert ddp_bucket_passed.check(passed, None, endings({"rank": 2, "signature": "ddp-unused"})) == []
+
+
+def test_where_recorders_tell_nothing_the_ends_of_the_ranks_do():
+    place = {"source_id": 3, "line_no": 50, "peer_source_id": 0, "peer_line_no": 9}
+    row = {"rank": 2, "in_backward": [0, 1], "call_site": "log (train.py:30)", "backward_at": "step (train.py:9)"} | place
+    past = rows(PAST_BACKWARD, row)
+    [finding] = ddp_bucket_passed.check(None, None, None, past)
+    assert (*told(finding), finding.cause) == ("critical", "medium", (2,), "ddp-unused-parameter")
+    assert cited(finding) == [(3, 50), (0, 9)]
+    assert "log (train.py:30)" in finding.summary
+    assert ddp_bucket_passed.check(None, None, None, past, divergences("shape", [2], [0, 1])) == [], "a recorder tells more"
+    assert ddp_bucket_passed.check(None, report(rank=2), None, past) == []
+    assert ddp_bucket_passed.check(None, None, None, rows(PAST_BACKWARD)) == []
 
 
 def test_where_no_rank_is_known_of_who_says_so_nobody_is_named():

@@ -687,6 +687,15 @@ def test_where_two_could_be_the_one_nobody_is_named() -> None:
     assert ended(stops(100, 101), processes=KNOWN, hints=FOLDERS) == []
 
 
+def test_whom_the_launcher_reports_as_failed_is_the_one_that_it_did_not_stop() -> None:
+    # PyTorch 2.7 lists the first that failed alone; of rank 2, which it stopped, nothing is left.
+    nobody, others = rows(PROCESSES_SCHEMA), [raised("gloo-closed", r) for r in (0, 1)]
+    report = {"kind": "root-cause", "rank": 3, "local_rank": 3, "pid": 103, "exit_code": -6, "signal": "SIGABRT", "line_no": 9}
+    stopped = pl.concat([stops(100, 101, 102), table("worker_exits", report)], how="diagonal")
+    assert 2 not in {o["rank"] for o in ended(stopped, *others, processes=nobody, hints=FOLDERS)}
+    assert 2 in {o["rank"] for o in ended(stops(100, 101, 102), *others, raised("gloo-closed", 3), processes=nobody, hints=FOLDERS)}
+
+
 def test_nccl_s_log_of_a_rank_is_not_its_own_output() -> None:
     # Ranks 0 and 1 printed tracebacks; of rank 2 there is a file of NCCL's alone.
     sources = rows(SOURCE_RANKS_SCHEMA, *({"source_id": 40 + r, "rank": r} for r in range(3)))
