@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_forensics.plain import plain
+from nccl_forensics.values.documents import mapping
 
 #: Path -> size, time of the last change in ns, and inode of every file.
 State = Mapping[str, tuple[int, int, int]]
@@ -92,22 +93,17 @@ def verdict_changes(before: Json, after: Json) -> tuple[str, ...]:
         if one != other:
             lines.append(f"{label}: {one} → {other}")
 
-    old, new = _part(before, "verdict"), _part(after, "verdict")
+    old, new = mapping(before.get("verdict")), mapping(after.get("verdict"))
     for key in ("status", "cause", "confidence"):
         compare(key, _word(old.get(key)), _word(new.get(key)))
     compare("culprits", _culprits(old), _culprits(new))
     compare("first divergence", _divergence(old), _divergence(new))
-    case, case_now = _part(before, "case"), _part(after, "case")
+    case, case_now = mapping(before.get("case")), mapping(after.get("case"))
     compare("ranks seen", _seen(case), _seen(case_now))
     had, has = _findings(before), _findings(after)
     lines += _listed("+", [has[key] for key in has if key not in had])
     lines += _listed("-", [had[key] for key in had if key not in has])
     return tuple(lines)
-
-
-def _part(report: Json, key: str) -> Json:
-    value = report.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _word(value: object) -> str:

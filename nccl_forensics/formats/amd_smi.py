@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import orjson
-
+from nccl_forensics.formats._documents import of_json
 from nccl_forensics.formats._gpu_values import clean, number
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
+from nccl_forensics.values.documents import items
 
 #: Column, the path of keys in static or metric output, in order of preference.
 _NUMBERS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -53,17 +53,14 @@ def _sniff(head: bytes) -> bool:
     )
 
 
-def read(data: bytes) -> Reading:
+@of_json("unparsed")
+def read(document: object) -> Reading:
     """One row of ``gpus`` per GPU."""
-    try:
-        document = orjson.loads(data)
-    except ValueError as problem:
-        return Reading(gaps=(Gap(f"unparsed: {problem}"[:160]),))
     under = "gpu_data" if isinstance(document, Mapping) else ""
     listed = document.get(under) if isinstance(document, Mapping) else document
     rows = [
         _row(gpu, f"{under}[{place}]")
-        for place, gpu in enumerate(listed if isinstance(listed, list) else ())
+        for place, gpu in enumerate(items(listed))
         if isinstance(gpu, Mapping) and isinstance(gpu.get("gpu"), int)
     ]
     if not rows:

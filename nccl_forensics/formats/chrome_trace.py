@@ -19,6 +19,7 @@ from nccl_forensics.formats._trace_measures import Activity, kernels, measure
 from nccl_forensics.formats._trace_timeline import work
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import mapping, mappings
 
 #: Before this, ``ts`` was the time since 1970 (libkineto, spring 2024); a value below it cannot be one.
 _EPOCH_NS = 1_000_000_000_000_000_000
@@ -55,14 +56,12 @@ def read(data: Content) -> Reading:
 
 def _trace(trace: Trace, columns: Columns, activity: Activity, listed: pl.DataFrame) -> pl.DataFrame:
     header = trace.header
-    info = header.get("distributedInfo")
-    info = info if isinstance(info, dict) else {}
-    properties = header.get("deviceProperties")
-    gpus = sorted({str(p["name"]) for p in properties if isinstance(p, dict) and p.get("name")}) if isinstance(properties, list) else []
+    info = mapping(header.get("distributedInfo"))
+    gpus = sorted({str(p["name"]) for p in mappings(header.get("deviceProperties")) if p.get("name")})
     base = whole(header.get("baseTimeNanoseconds"))
     first = columns.first
     began = None if first is None else first + base if base is not None else first if first >= _EPOCH_NS else None
-    rank = whole(info.get("rank"))
+    rank, groups = whole(info.get("rank")), info.get("pg_config")
     row: dict[str, object] = {
         "record": "traceEvents",
         "time_raw_ns": began if began is not None else first,
@@ -87,7 +86,7 @@ def _trace(trace: Trace, columns: Columns, activity: Activity, listed: pl.DataFr
         "steps": activity.steps.height,
         "first_step": activity.steps["step"].min() if activity.steps.height else None,
         "span_ns": columns.last - first if first is not None and columns.last is not None else None,
-        "groups": len(info["pg_config"]) if isinstance(info.get("pg_config"), list) else None,
+        "groups": len(groups) if isinstance(groups, list) else None,
     }
     return TABLES["traces"].frame([row])
 

@@ -10,6 +10,7 @@ import orjson
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
+from nccl_forensics.values.documents import mapping, mappings
 from nccl_forensics.values.units import is_number
 
 Row = dict[str, object]
@@ -114,7 +115,7 @@ def read_json(data: bytes) -> Reading:
         body = document  # hosts and categories stand beside the title
     metadata = document.get("metadata")
     version = document.get("version") or (metadata.get("version") if isinstance(metadata, Mapping) else None)
-    hosts = {h.get("host_id"): h for h in _list(body, "hosts")}
+    hosts = {h.get("host_id"): h for h in mappings(mapping(body).get("hosts"))}
     rows = list(_json_rows(body, str(version) if version else None, hosts))
     frame = TABLES["dcgm_results"].frame(rows)
     gaps = () if rows else (Gap("unparsed: no test category", record="DCGM Diagnostic"),)
@@ -122,9 +123,9 @@ def read_json(data: bytes) -> Reading:
 
 
 def _json_rows(body: object, version: str | None, hosts: Mapping[object, Mapping[str, object]]) -> Iterator[Row]:
-    for c, category in enumerate(_list(body, "test_categories")):
-        for t, test in enumerate(_list(category, "tests")):
-            for r, result in enumerate(_list(test, "results")):
+    for c, category in enumerate(mappings(mapping(body).get("test_categories"))):
+        for t, test in enumerate(mappings(mapping(category).get("tests"))):
+            for r, result in enumerate(mappings(mapping(test).get("results"))):
                 status = _STATUS.get(str(result.get("status", "")).lower())
                 if status is None:
                     continue
@@ -143,11 +144,6 @@ def _json_rows(body: object, version: str | None, hosts: Mapping[object, Mapping
                         "host": host.get("hostname"),
                         "version": version or host.get("dcgm_version"),
                     }
-
-
-def _list(value: object, key: str) -> list[Mapping[str, object]]:
-    items = value.get(key) if isinstance(value, Mapping) else None
-    return [i for i in items if isinstance(i, Mapping)] if isinstance(items, list) else []
 
 
 def _warnings(value: object) -> str | None:

@@ -10,6 +10,7 @@ import polars as pl
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import Line, classify, real, whole
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items, mapping
 
 Row = dict[str, object]
 
@@ -140,12 +141,10 @@ def read_nvlink_json(data: bytes) -> Reading:
     except orjson.JSONDecodeError as error:
         return Reading(gaps=(Gap(f"unreadable: not JSON ({error})", 1),))
     rows: list[Row] = []
-    header = [str(h) for h in document.get("header") or ()] if isinstance(document, dict) else []
+    header = [str(h) for h in items(mapping(document).get("header"))]
     gpu = next((whole(h.removeprefix("GPU ")) for h in header if h.startswith("GPU ")), None)
-    body = document.get("body") if isinstance(document, dict) else None
-    for name, link in (body if isinstance(body, dict) else {}).items():
-        children = link.get("children") if isinstance(link, dict) else None
-        for kind, cell in (children if isinstance(children, dict) else {}).items():
+    for name, link in mapping(mapping(document).get("body")).items():
+        for kind, cell in mapping(mapping(link).get("children")).items():
             raw = str(cell.get("value")) if isinstance(cell, dict) else ""
             told = {"link": whole(str(name).removeprefix("Link ")), "counter": _COUNTERS.get(str(kind)), "value": real(raw), "raw": raw}
             if told["counter"] is not None and told["link"] is not None:

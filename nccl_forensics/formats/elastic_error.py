@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import orjson
-
 from nccl_forensics.facts.signatures import classify
+from nccl_forensics.formats._documents import of_json
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.masking import mask
 from nccl_forensics.raised_reports import said_of
 from nccl_forensics.stacks.callstack import frame_of, joined, user_frame
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import mapping
 from nccl_forensics.values.units import is_number
 
 
@@ -18,12 +18,9 @@ def _sniff(head: bytes) -> bool:
     return start == b"{" and b'"message"' in head and (b'"extraInfo"' in head or b'"py_callstack"' in head or b'"errorCode"' in head)
 
 
-def _read(data: bytes) -> Reading:
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        return Reading(gaps=(Gap(f"truncated or broken JSON: {problem}"[:200], record=""),))
-    body = document.get("message") if isinstance(document, dict) else None
+@of_json("truncated or broken JSON", record="")
+def _read(document: object) -> Reading:
+    body = mapping(document).get("message")
     extra: object = None
     text: object = body
     if isinstance(body, dict):
@@ -33,9 +30,9 @@ def _read(data: bytes) -> Reading:
     kind, _, message = text.partition(": ")
     if not kind.replace(".", "").replace("_", "").isalnum():
         kind, message = "", text
-    stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+    stack = mapping(extra).get("py_callstack")
     frames = [f for f in map(frame_of, stack.split("\n")[:4000]) if f] if isinstance(stack, str) else []
-    stamp = extra.get("timestamp") if isinstance(extra, dict) else None
+    stamp = mapping(extra).get("timestamp")
     seconds = int(str(stamp)) if stamp is not None and is_number(str(stamp)) and len(str(stamp)) < 12 else None
     row = {
         "line_no": 1,

@@ -10,6 +10,7 @@ import polars as pl
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import after, classify, real
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items, mapping
 
 _HEADING = (
     r"^\s*(?:nvbandwidth Version|Running [a-z][a-z0-9_]+\.$|SUM [a-z]|Waived: |\[P2P \(Peer|Device: \d+, .*pciBusID|P2P Connectivity Matrix"
@@ -95,12 +96,12 @@ def _read_json(data: bytes) -> Reading:
         document = orjson.loads(data[data.index(b"{") :])
     except (orjson.JSONDecodeError, ValueError) as problem:
         return Reading(gaps=(Gap(f"unreadable: {problem}"[:200]),))
-    body = document.get("nvbandwidth") if isinstance(document, dict) else None
-    cases = body.get("testcases") if isinstance(body, dict) else None
-    if not isinstance(body, dict) or not isinstance(cases, list):
+    body = mapping(mapping(document).get("nvbandwidth"))
+    cases = body.get("testcases")
+    if not isinstance(cases, list):
         return Reading(gaps=(Gap("unreadable: no test cases"),))
     listed = body.get("GPU Device list", body.get("GPU Device info"))
-    named = [_LISTED.match(str(item)) for item in listed] if isinstance(listed, list) else []
+    named = [_LISTED.match(str(item)) for item in items(listed)]
     gpu = _one({found[1].strip() for found in named if found is not None})
     rows: list[Row] = []
     for i, case in enumerate(cases):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-import orjson
 import polars as pl
 
 from nccl_forensics.facts.ib_counters import counter_name
+from nccl_forensics.formats._documents import of_json
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import after, classify, whole
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items
 from nccl_forensics.values.units import is_number
 
 _HEADING = r"^\s*(?:# Port.*counters: |link [A-Za-z][\w.-]*/\d+(?: [a-z0-9_]+ \d+|\s*$)|Errors for |GUID 0x[0-9a-f]+ port |ibwarn: )"
@@ -97,13 +98,10 @@ def _sniff_json(head: bytes) -> bool:
     )
 
 
-def _read_json(data: bytes) -> Reading:
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        return Reading(gaps=(Gap(f"unreadable: {problem}"[:200]),))
+@of_json("unreadable")
+def _read_json(document: object) -> Reading:
     rows: list[Row] = []
-    for i, link in enumerate(document):
+    for i, link in enumerate(items(document)):
         if isinstance(link, dict):
             own = {"tool": "rdma-statistic", "device": link.get("ifname"), "port": link.get("port")}
             rows.extend(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import orjson
 import polars as pl
 
 from nccl_forensics.facts.link_rates import lanes, physical_state, port_state, rate
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats._documents import of_json
+from nccl_forensics.formats.base import DocumentFormat, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, whole
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items
 
 _HEADING = r"^\s*(?:CA:? '|Infiniband device '|hca_id:|link [A-Za-z][\w.-]*/\d+ |[A-Za-z][\w.-]* port \d+ ==> )"
 #: Key of a line (lower case, blanks as _) to column, for text that is kept as it stands.
@@ -116,11 +117,8 @@ def _sniff_json(head: bytes) -> bool:
     return head.lstrip()[:1] == b"[" and b'"physical_state"' in head and b'"ifname"' in head
 
 
-def _read_json(data: bytes) -> Reading:
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        return Reading(gaps=(Gap(f"unreadable: {problem}"[:200]),))
+@of_json("unreadable")
+def _read_json(document: object) -> Reading:
     rows: list[Row] = [
         {
             "record": f"[{i}]",
@@ -133,7 +131,7 @@ def _read_json(data: bytes) -> Reading:
             "lid": link.get("lid"),
             "sm_lid": link.get("sm_lid"),
         }
-        for i, link in enumerate(document)
+        for i, link in enumerate(items(document))
         if isinstance(link, dict)
     ]
     return Reading(frames={"ib_states": TABLES["ib_states"].frame(rows)}, records=len(rows))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-import orjson
 import polars as pl
 
+from nccl_forensics.formats._documents import of_json
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, whole
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import mapping
 
 _OPENS = r"^(?:Connectivity Table Legend:|\d{1,2}/\d{1,2}/\d{4} \d\d:\d\d:\d\d|Node #\d+ )"
 #: States of a connection as the JSON spells them, and the letters of the text.
@@ -86,16 +87,14 @@ def sniff(head: bytes) -> bool:
     return head.lstrip().startswith(b"{") and b'"nodes"' in head and b'"connections"' in head and b'"CONNECTED"' in head.upper()
 
 
-def read_json(data: bytes) -> Reading:
+@of_json("unparsed")
+def read_json(document: object) -> Reading:
     """The same of the JSON."""
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        return Reading(gaps=(Gap(f"unparsed: {problem}"[:160]),))
-    nodes = document.get("nodes") if isinstance(document, Mapping) else None
+    told = mapping(document)
+    nodes = told.get("nodes")
     if not isinstance(nodes, Mapping):
         return Reading(gaps=(Gap("unparsed: no nodes"),))
-    rows = list(_json_rows(nodes, document.get("status")))
+    rows = list(_json_rows(nodes, told.get("status")))
     return Reading(frames={"imex_nodes": TABLES["imex_nodes"].frame(rows)} if rows else {}, records=len(rows))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import orjson
 
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import mapping
 
 _START = '{"header":'
 _KINDS = (("coll_perf", "coll"), ("p2p_perf", "p2p"))
@@ -41,9 +40,9 @@ def _row(line: str) -> dict[str, object] | None:
         return None
     if not isinstance(found, dict):
         return None
-    header, metadata = _part(found, "header"), _part(found, "metadata")
+    header, metadata = mapping(found.get("header")), mapping(found.get("metadata"))
     for part, word in _KINDS:
-        perf = _part(found, part)
+        perf = mapping(found.get(part))
         if not perf:
             continue
         stamp = metadata.get("dump_timestamp_us")
@@ -67,11 +66,6 @@ def _row(line: str) -> dict[str, object] | None:
             "bus_bw_gb_s": perf.get(f"{word}_busbw_gbs"),
         }
     return None
-
-
-def _part(found: Mapping[str, object], name: str) -> Mapping[str, object]:
-    part = found.get(name)
-    return part if isinstance(part, dict) else {}
 
 
 def comm_id(value: object) -> str | None:

@@ -11,6 +11,7 @@ import polars as pl
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, real, whole
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import mapping
 
 _OPENS = r"^(?:Connecting to host |\[ ID\] Interval|\[ *\d+\](?:\[[TR]X-[CS]\])? local |iperf3: |Accepted connection from )"
 _BYTES = {"Bytes": 1.0, "KBytes": 2.0**10, "MBytes": 2.0**20, "GBytes": 2.0**30, "TBytes": 2.0**40}
@@ -94,21 +95,21 @@ def _read_json(data: bytes) -> Reading:
         document = _stream(data)
         if not document:
             return Reading(gaps=(Gap(f"unreadable: {problem}"[:200]),))
-    start, end = _mapping(document.get("start")), _mapping(document.get("end"))
+    start, end = mapping(document.get("start")), mapping(document.get("end"))
     connected = start.get("connected")
-    first = _mapping(connected[0]) if isinstance(connected, list) and connected else {}
-    cpu = _mapping(end.get("cpu_utilization_percent")).get("host_total")
+    first = mapping(connected[0]) if isinstance(connected, list) and connected else {}
+    cpu = mapping(end.get("cpu_utilization_percent")).get("host_total")
     own: Row = {
         "test": 0,
         "local": first.get("local_host"),
-        "remote": first.get("remote_host") or _mapping(start.get("connecting_to")).get("host"),
+        "remote": first.get("remote_host") or mapping(start.get("connecting_to")).get("host"),
         "summary": True,
         "mss_bytes": start.get("tcp_mss_default"),
         "cpu_percent": cpu,
     }
     rows: list[Row] = []
     for key, role in (("sum_sent", "sender"), ("sum_received", "receiver"), ("sum", "sender")):
-        total = _mapping(end.get(key))
+        total = mapping(end.get(key))
         bits = total.get("bits_per_second")
         if isinstance(bits, (int, float)) and not (key == "sum" and rows):
             rows.append(
@@ -143,10 +144,6 @@ def _stream(data: bytes) -> dict[str, object]:
         if isinstance(event, dict) and event.get("event") in ("start", "end", "error"):
             out[str(event["event"])] = event.get("data")
     return out
-
-
-def _mapping(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 FORMATS = (

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-import orjson
 import polars as pl
 
 from nccl_forensics.decoding.safe_yaml import BadYaml, load_all
+from nccl_forensics.formats._documents import of_json
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, moment, whole
 from nccl_forensics.masking import mask_variable
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import mapping, mappings
 from nccl_forensics.values.units import is_number
 
 _OPENS = r"^\s*(?:(?:NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS|(?:NAMESPACE\s+)?LAST SEEN\s+TYPE\s+REASON|Name: +[a-z0-9][a-z0-9.-]*$)"
@@ -190,12 +191,9 @@ def _sniff_yaml(head: bytes) -> bool:
     return re.search(rb"(?m)^(?:- )?apiVersion: ", head[:4096]) is not None and re.search(rb"(?m)^(?:  )?kind: ", head) is not None
 
 
-def _read_json(data: bytes) -> Reading:
+@of_json("unreadable")
+def _read_json(document: object) -> Reading:
     """``kubectl get pods -o json`` and ``kubectl get events -o json``."""
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        return Reading(gaps=(Gap(f"unreadable: {problem}"[:200]),))
     return _reading([document])
 
 
@@ -222,7 +220,7 @@ def _reading(documents: Sequence[object]) -> Reading:
             record = f"{where}items[{i}]" if isinstance(items, list) else where.rstrip(".")
             if item.get("kind") == "Event" or "involvedObject" in item:
                 found["pod_events"].append(_json_event(item, record))
-            elif item.get("kind") == "Pod" or "containerStatuses" in _mapping(item.get("status")):
+            elif item.get("kind") == "Pod" or "containerStatuses" in mapping(item.get("status")):
                 found["pods"].extend(_json_pod(item, record))
                 found["environment"].extend(_json_environment(item, record))
             elif item.get("kind") == "Node":
@@ -233,10 +231,10 @@ def _reading(documents: Sequence[object]) -> Reading:
 
 def _json_environment(item: Mapping[str, object], record: str) -> list[Row]:
     """Variables that the pod's specification gives its containers; values from secrets and fields are not in it."""
-    spec, meta = _mapping(item.get("spec")), _mapping(item.get("metadata"))
+    spec, meta = mapping(item.get("spec")), mapping(item.get("metadata"))
     out: list[Row] = []
-    for c, container in enumerate(_items(spec.get("containers"))):
-        for e, variable in enumerate(_items(container.get("env"))):
+    for c, container in enumerate(mappings(spec.get("containers"))):
+        for e, variable in enumerate(mappings(container.get("env"))):
             name, value = variable.get("name"), variable.get("value")
             if isinstance(name, str) and isinstance(value, str | int | float):
                 text = mask_variable(name, str(value))[:4000]
@@ -249,12 +247,12 @@ def _json_environment(item: Mapping[str, object], record: str) -> list[Row]:
 
 def _json_node(item: Mapping[str, object], record: str) -> Row:
     """A node with its conditions: not ready, under pressure, or with fewer GPUs to give than it has."""
-    status, meta, spec = _mapping(item.get("status")), _mapping(item.get("metadata")), _mapping(item.get("spec"))
-    conditions = {str(c.get("type")): c for c in _items(status.get("conditions"))}
+    status, meta, spec = mapping(item.get("status")), mapping(item.get("metadata")), mapping(item.get("spec"))
+    conditions = {str(c.get("type")): c for c in mappings(status.get("conditions"))}
     ready = conditions.get("Ready", {})
     flags = [name for name, c in conditions.items() if name != "Ready" and c.get("status") == "True"]
     flags += ["DRAIN"] if spec.get("unschedulable") else []
-    has, gives = (_mapping(status.get(k)).get("nvidia.com/gpu") for k in ("capacity", "allocatable"))
+    has, gives = (mapping(status.get(k)).get("nvidia.com/gpu") for k in ("capacity", "allocatable"))
     missing = f"{gives} of {has} GPUs allocatable" if has is not None and str(has) != str(gives) else None
     told = missing or (f"{ready.get('reason')}: {ready.get('message')}" if ready.get("status") != "True" and ready else None)
     stamp = moment(str(ready.get("lastTransitionTime") or "").replace("Z", "+00:00"))
@@ -269,18 +267,14 @@ def _json_node(item: Mapping[str, object], record: str) -> Row:
     }
 
 
-def _items(value: object) -> list[dict[str, object]]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
-
-
 def _json_event(item: Mapping[str, object], record: str) -> Row:
-    about = _mapping(item.get("involvedObject"))
+    about = mapping(item.get("involvedObject"))
     stamp = moment(str(item.get("lastTimestamp") or item.get("eventTime") or "").replace("Z", "+00:00"))
     return {
         "record": record,
         "time_raw_ns": stamp,
         "time_kind": "epoch" if stamp is not None else None,
-        "host": _mapping(item.get("source")).get("host"),
+        "host": mapping(item.get("source")).get("host"),
         "namespace": about.get("namespace"),
         "type": item.get("type"),
         "reason": item.get("reason"),
@@ -291,7 +285,7 @@ def _json_event(item: Mapping[str, object], record: str) -> Row:
 
 
 def _json_pod(item: Mapping[str, object], record: str) -> list[Row]:
-    meta, status, spec = _mapping(item.get("metadata")), _mapping(item.get("status")), _mapping(item.get("spec"))
+    meta, status, spec = mapping(item.get("metadata")), mapping(item.get("status")), mapping(item.get("spec"))
     own: Row = {
         "tool": "json",
         "namespace": meta.get("namespace"),
@@ -299,12 +293,9 @@ def _json_pod(item: Mapping[str, object], record: str) -> list[Row]:
         "node": spec.get("nodeName"),
         "address": status.get("podIP"),
     }
-    conditions = status.get("conditions")
-    disrupted = (
-        [c for c in conditions if isinstance(c, dict) and c.get("type") == "DisruptionTarget"] if isinstance(conditions, list) else []
-    )
-    reason = status.get("reason") or (disrupted[0].get("reason") if disrupted else None)
-    message = status.get("message") or (disrupted[0].get("message") if disrupted else None)
+    disrupted: Row = next((dict(c) for c in mappings(status.get("conditions")) if c.get("type") == "DisruptionTarget"), {})
+    reason = status.get("reason") or disrupted.get("reason")
+    message = status.get("message") or disrupted.get("message")
     rows: list[Row] = [
         {
             **own,
@@ -318,7 +309,7 @@ def _json_pod(item: Mapping[str, object], record: str) -> list[Row]:
     statuses = status.get("containerStatuses")
     for i, container in enumerate(statuses if isinstance(statuses, list) else []):
         for key, last in (("state", False), ("lastState", True)):
-            ended = _mapping(_mapping(container.get(key)).get("terminated"))
+            ended = mapping(mapping(container.get(key)).get("terminated"))
             if ended:
                 stamp = moment(str(ended.get("finishedAt") or "").replace("Z", "+00:00"))
                 rows.append(
@@ -338,10 +329,6 @@ def _json_pod(item: Mapping[str, object], record: str) -> list[Row]:
                     }
                 )
     return rows
-
-
-def _mapping(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 FORMATS = (

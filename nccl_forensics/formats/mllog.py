@@ -13,6 +13,7 @@ import polars as pl
 
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import mapping
 
 _MARK = ":::MLLOG"
 #: What tells how far a run was, in the order of preference: optimizer steps, samples, epochs.
@@ -34,7 +35,7 @@ def read(text: Text) -> Reading:
             gaps.append(Gap("unparsed: no JSON object behind the mark", row["line_no"], text=row["text"]))
             continue
         claimed.append(row["line_no"])
-        metadata = _mapping(said.get("metadata"))
+        metadata = mapping(said.get("metadata"))
         line = {**row, **_time(said.get("time_ms"), row), "step": _count(metadata)}
         value = said.get("value")
         match said.get("key"):
@@ -65,10 +66,6 @@ def _object(text: str) -> dict[str, object] | None:
     return said if isinstance(said, dict) else None
 
 
-def _mapping(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
 def _time(milliseconds: object, row: Mapping[str, object]) -> dict[str, object]:
     """The clock of the line itself, else what stood before it."""
     if isinstance(milliseconds, int | float) and milliseconds > 0:
@@ -81,7 +78,7 @@ def _count(metadata: Mapping[str, object]) -> int | None:
 
 
 def _loss(value: object) -> float | None:
-    stats = _mapping(value)
+    stats = mapping(value)
     return next((float(x) for name in _LOSSES if isinstance(x := stats.get(name), int | float) and not isinstance(x, bool)), None)
 
 

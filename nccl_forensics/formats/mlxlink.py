@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-import orjson
 import polars as pl
 
 from nccl_forensics.facts.link_rates import lanes, physical_state, port_state
+from nccl_forensics.formats._documents import of_json
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import after, classify, real, whole
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import mapping
 
 _DEVICE = re.compile(r"mlxlink\b.*?-d +(\S+)")
 _NO_ERRORS = 1e-200
@@ -89,18 +90,15 @@ def _sniff_json(head: bytes) -> bool:
     return head.lstrip()[:1] == b"{" and b'"Operational Info"' in head and b'"output"' in head
 
 
-def read_json(data: bytes) -> Reading:
+@of_json("unparsed", record="result")
+def read_json(document: object) -> Reading:
     """``mlxlink --json``: the same titles and keys as the text, below ``result.output``."""
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        return Reading(gaps=(Gap(f"unparsed: {problem}"[:160], record="result"),))
-    output = document.get("result", {}).get("output") if isinstance(document, dict) and isinstance(document.get("result"), dict) else None
+    output = mapping(mapping(document).get("result")).get("output")
     if not isinstance(output, dict):
         return Reading(gaps=(Gap("unparsed: no output", record="result"),))
     row: Row = {"record": "result.output"}
     for block in output.values():
-        for key, value in block.items() if isinstance(block, dict) else ():
+        for key, value in mapping(block).items():
             if isinstance(value, str | int | float):
                 _value(row, str(key).strip().lower(), str(value))
     return Reading(frames={"link_quality": TABLES["link_quality"].frame([row])}, records=1)

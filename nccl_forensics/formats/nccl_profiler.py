@@ -11,6 +11,7 @@ import orjson
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items
 
 Row = dict[str, object]
 
@@ -28,7 +29,7 @@ def read(data: bytes) -> Reading:
     except orjson.JSONDecodeError:
         events = list(_whole_lines(data))
         gaps.append(Gap("truncated", record="end of the array"))
-    rows = list(_operations(events if isinstance(events, list) else []))
+    rows = list(_operations(items(events)))
     if not rows and not gaps:
         gaps.append(Gap("unparsed: no operation with its beginning and end", record="[0]"))
     frame = TABLES["nccl_inspector"].frame(rows)

@@ -20,6 +20,7 @@ from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, Text
 from nccl_forensics.grammar.blocks import Line, classify, real, whole
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items, mapping, mappings
 
 #: mpirun --tag-output writes its tag again wherever the program flushed: in the middle of a row.
 _TAG = r"\[\d+,\d+\]<(?:stdout|stderr)>:"
@@ -327,9 +328,9 @@ def _read_json(data: bytes) -> Reading:
         gaps = (Gap(f"truncated: {problem}"[:200]),)
     if not isinstance(document, dict):
         return Reading(gaps=gaps or (Gap("unreadable: not an object"),))
-    config = _mapping(document.get("config"))
+    config = mapping(document.get("config"))
     run = _Run(0)
-    for i, device in enumerate(_items(config.get("devices"))):
+    for i, device in enumerate(mappings(config.get("devices"))):
         run.devices.append(
             {
                 "record": f"config.devices[{i}]",
@@ -342,9 +343,9 @@ def _read_json(data: bytes) -> Reading:
                 "gpu": device.get("device_info"),
             }
         )
-    for i, result in enumerate(_items(document.get("results"))):
+    for i, result in enumerate(mappings(document.get("results"))):
         run.rows.extend(_json_rows(result, f"results[{i}]"))
-    bounds, average = _mapping(document.get("out_of_bounds")), _mapping(document.get("average_bus_bandwidth"))
+    bounds, average = mapping(document.get("out_of_bounds")), mapping(document.get("average_bus_bandwidth"))
     arguments = document.get("args")
     program = _PROGRAM.search(" ".join(str(a) for a in arguments[:1])) if isinstance(arguments, list) else None
     errors = document.get("errors")
@@ -375,7 +376,7 @@ def _read_json(data: bytes) -> Reading:
 def _environment(listed: object) -> list[dict[str, object]]:
     """Settings among the ``K=V`` texts of ``env``."""
     out: list[dict[str, object]] = []
-    for i, item in enumerate(listed if isinstance(listed, list) else ()):
+    for i, item in enumerate(items(listed)):
         name, equals, value = str(item).partition("=")
         if equals and is_setting(name):
             out.append({"record": f"env[{i}]", "name": name, "value": mask(value)[:4000]})
@@ -385,7 +386,7 @@ def _environment(listed: object) -> list[dict[str, object]]:
 def _json_rows(result: Mapping[str, object], record: str) -> list[dict[str, object]]:
     rows = []
     for placement in ("out_of_place", "in_place"):
-        half = _mapping(result.get(placement))
+        half = mapping(result.get(placement))
         if half:
             root, red_op = whole(str(result.get("root"))), str(result.get("redop") or "none")
             rows.append(
@@ -415,7 +416,7 @@ def _read_rccl_lines(text: Text) -> Reading:
     hits = text.hits.filter(pl.col("text").str.contains('"algBw"', literal=True))
     for line_no, body in hits.select("line_no", "text").iter_rows():
         try:
-            told = _mapping(orjson.loads(body.strip().rstrip(",")))
+            told = mapping(orjson.loads(body.strip().rstrip(",")))
         except orjson.JSONDecodeError:
             told = {}
         size, name = told.get("size"), told.get("name")
@@ -467,14 +468,6 @@ def _mended(data: bytes) -> object:
         return orjson.loads(data[:cut] + open_then)
     except orjson.JSONDecodeError:
         return None
-
-
-def _mapping(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _items(value: object) -> list[dict[str, object]]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
 
 
 def _truth(value: object) -> bool | None:

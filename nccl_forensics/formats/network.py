@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 
-import orjson
 import polars as pl
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats._documents import of_json
+from nccl_forensics.formats.base import DocumentFormat, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, real, whole
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items
 from nccl_forensics.values.units import is_number
 
 _OPENS = (
@@ -316,15 +317,12 @@ def _sniff_json(head: bytes) -> bool:
     return head.lstrip()[:1] == b"[" and b'"ifindex"' in head and b'"mtu"' in head and b'"operstate"' in head
 
 
-def _read_json(data: bytes) -> Reading:
+@of_json("unreadable")
+def _read_json(document: object) -> Reading:
     """``ip -j link`` and ``ip -j addr``."""
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        return Reading(gaps=(Gap(f"unreadable: {problem}"[:200]),))
     interfaces: list[Row] = []
     addresses: list[Row] = []
-    for i, link in enumerate(document):
+    for i, link in enumerate(items(document)):
         if not isinstance(link, dict) or "ifname" not in link:
             continue
         interfaces.append(

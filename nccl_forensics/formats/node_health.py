@@ -14,6 +14,7 @@ import orjson
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items, mapping, mappings
 from nccl_forensics.values.pci import normal
 from nccl_forensics.values.units import is_number
 
@@ -103,13 +104,10 @@ def _events(line: str) -> Iterator[tuple[str, Row, str]]:
     for event in _dicts(document):
         if "checkName" not in event or event.get("componentClass") != "GPU" or event.get("isHealthy") is True:
             continue
-        parts = event.get("entitiesImpacted")
-        named = {p.get("entityType"): str(p.get("entityValue")) for p in parts if isinstance(p, dict)} if isinstance(parts, list) else {}
-        stamp = event.get("generatedTimestamp")
-        seconds = stamp.get("seconds") if isinstance(stamp, dict) else None
+        named = {p.get("entityType"): str(p.get("entityValue")) for p in mappings(event.get("entitiesImpacted"))}
+        seconds = mapping(event.get("generatedTimestamp")).get("seconds")
         said, check = str(event.get("message") or ""), str(event["checkName"])
-        listed = event.get("errorCode")
-        codes = [str(c) for c in listed] if isinstance(listed, list) else []
+        codes = [str(c) for c in items(event.get("errorCode"))]
         row: Row = {"host": event.get("nodeName"), "bus_id": normal(named.get("PCI")), "uuid": named.get("GPU_UUID")}
         row["gpu_index"] = int(named["GPU"]) if is_number(named.get("GPU", "")) else None
         row["message"] = mask(said)[:400]

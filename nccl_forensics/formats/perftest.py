@@ -10,6 +10,7 @@ import polars as pl
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, real, whole
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import mapping
 
 _TITLE = r"^\s*(?:RDMA_Write|RDMA_Read|Send|Write|Read|Atomic_\w+) (?:Post List )?(?:Bidirectional )?(?:BW|Latency|Post) Test"
 _ALONE = (
@@ -110,8 +111,7 @@ def _read_json(data: bytes) -> Reading:
         document = orjson.loads(mended)
     except orjson.JSONDecodeError as problem:
         return Reading(gaps=(Gap(f"unreadable: {problem}"[:200]),))
-    info = document.get("test_info") if isinstance(document, dict) else None
-    results = document.get("results") if isinstance(document, dict) else None
+    info, results = (mapping(document).get(name) for name in ("test_info", "results"))
     if not isinstance(info, dict) or not isinstance(results, (dict, list)):
         return Reading(gaps=(Gap("unreadable: neither test_info nor results"),))
     gbits = "report_gbits" in str(info.get("command", "")) or "Gb" in str(info.get("BW_unit", info.get("bw_unit", "")))

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from nccl_forensics.formats._documents import of_json
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import Line
 from nccl_forensics.masking import mask
 from nccl_forensics.stacks.frames import LONGEST_FRAME, frame_text, indent, origin, outermost, split_frame, windows
 from nccl_forensics.stacks.places import is_user
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items, mapping
 from nccl_forensics.values.units import is_number
 
 _HEADER = r"^\s*(?:Process [0-9]{1,10}:|Thread (?:0x[0-9A-Fa-f]{1,16}|[0-9]{1,20})(?: \(|:|\s*$))"
@@ -343,10 +345,10 @@ def _documents(data: bytes) -> tuple[list[object], str | None]:
 
 
 def _json_row(thread: dict[str, object], record: str) -> dict[str, object]:
-    frames = [_json_frame(f) for f in _list(thread.get("frames")) if isinstance(f, dict)]
+    frames = [_json_frame(f) for f in items(thread.get("frames")) if isinstance(f, dict)]
     pid, os_id, pthread = _integer(thread.get("pid")), _integer(thread.get("os_thread_id")), _integer(thread.get("thread_id"))
     name, info = thread.get("thread_name"), thread.get("process_info")
-    info = info if isinstance(info, dict) else {}
+    info = mapping(info)
     above = info.get("parent")
     command = info.get("command_line")
     return {
@@ -361,7 +363,7 @@ def _json_row(thread: dict[str, object], record: str) -> dict[str, object]:
         "is_main": name == _MAIN or (os_id is not None and os_id == pid),
         "state": "active" if thread.get("active") else "idle",
         "owns_gil": bool(thread.get("owns_gil")),
-        "native": any(not isinstance(f, dict) or not f.get("line") for f in _list(thread.get("frames"))),
+        "native": any(not isinstance(f, dict) or not f.get("line") for f in items(thread.get("frames"))),
         "depth": len(frames),
         "frames": frames,
     }
@@ -370,10 +372,6 @@ def _json_row(thread: dict[str, object], record: str) -> dict[str, object]:
 def _json_frame(frame: dict[str, object]) -> str:
     path = frame.get("short_filename") or frame.get("filename") or frame.get("file") or frame.get("module")
     return frame_text(str(frame.get("name")), str(path) if path else None, _integer(frame.get("line")))
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
 
 
 def _integer(value: object) -> int | None:
@@ -424,22 +422,19 @@ def _sniff_profile(head: bytes) -> bool:
     return b"speedscope.app/file-format-schema" in head and b"py-spy" in head
 
 
-def read_profile(data: bytes) -> Reading:
+@of_json("truncated or broken JSON", record="")
+def read_profile(document: object) -> Reading:
     """``py-spy record -f speedscope``: distinct stacks of each profile, with how many samples showed them."""
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        return Reading(gaps=(Gap(f"truncated or broken JSON: {problem}"[:200], record=""),))
-    shared = document.get("shared") if isinstance(document, dict) else None
-    known = [_json_frame(f) for f in _list(shared.get("frames") if isinstance(shared, dict) else None) if isinstance(f, dict)]
+    whole = mapping(document)
+    known = [_json_frame(f) for f in items(mapping(whole.get("shared")).get("frames")) if isinstance(f, dict)]
     rows: list[dict[str, object]] = []
     gaps: list[Gap] = []
-    for index, profile in enumerate(_list(document.get("profiles") if isinstance(document, dict) else None)):
+    for index, profile in enumerate(items(whole.get("profiles"))):
         counted: dict[tuple[int, ...], int] = {}
-        for sample in _list(profile.get("samples")) if isinstance(profile, dict) else []:
-            key = tuple(i for i in _list(sample) if isinstance(i, int) and 0 <= i < len(known))
+        for sample in items(mapping(profile).get("samples")):
+            key = tuple(i for i in items(sample) if isinstance(i, int) and 0 <= i < len(known))
             counted[key] = counted.get(key, 0) + 1
-        title = str(profile.get("name") or "") if isinstance(profile, dict) else ""
+        title = str(mapping(profile).get("name") or "")
         process, thread = _PROFILE_PID.search(title), _PROFILE_THREAD.search(title)
         for key, times in counted.items():
             frames = [known[i] for i in reversed(key)]

@@ -9,6 +9,7 @@ import orjson
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items, mapping
 
 _COUNTS = {
     "Broadcast": "broadcast",
@@ -51,7 +52,7 @@ def _ranks(found: Mapping[str, object], comm: object, record: str) -> Iterator[R
     }
     for key in ("ranks", "missing_ranks"):
         listed = comm.get(key)
-        for number, rank in enumerate(listed if isinstance(listed, list) else ()):
+        for number, rank in enumerate(items(listed)):
             if isinstance(rank, dict):
                 yield {"record": f"{record}.{key}[{number}]", **common, **_rank(rank), "missing": key == "missing_ranks"}
 
@@ -66,7 +67,7 @@ def _time(said: object) -> Row:
 
 
 def _rank(rank: Mapping[str, object]) -> Row:
-    status, counts = _part(rank, "status"), _part(rank, "collective_counts")
+    status, counts = mapping(rank.get("status")), mapping(rank.get("collective_counts"))
     return {
         **{name: rank.get(name) for name in ("rank", "host", "pid", "cuda_dev", "nvml_dev")},
         **{name: status.get(name) for name in ("init_state", "async_error", "finalize_called", "unresponsive", "considered_dead")},
@@ -74,11 +75,6 @@ def _rank(rank: Mapping[str, object]) -> Row:
         "aborted": status.get("abort_flag"),
         **{column: counts.get(name) for name, column in _COUNTS.items()},
     }
-
-
-def _part(found: Mapping[str, object], name: str) -> Mapping[str, object]:
-    part = found.get(name)
-    return part if isinstance(part, dict) else {}
 
 
 FORMAT = DocumentFormat(

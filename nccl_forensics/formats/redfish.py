@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import orjson
-
+from nccl_forensics.formats._documents import of_json
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.grammar.blocks import moment
 from nccl_forensics.tables import TABLES
@@ -18,12 +17,9 @@ def sniff(head: bytes) -> bool:
     return head.lstrip()[:1] == b"{" and b"#LogEntry" in head and b'"@odata' in head
 
 
-def read(data: bytes) -> Reading:
+@of_json("unparsed")
+def read(document: object) -> Reading:
     """One row per entry; Redfish's times bear their zone."""
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        return Reading(gaps=(Gap(f"unparsed: {problem}"[:160]),))
     members = document.get("Members", [document]) if isinstance(document, Mapping) else None
     if not isinstance(members, list):
         return Reading(gaps=(Gap("unparsed: no entries"),))

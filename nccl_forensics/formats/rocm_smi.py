@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import orjson
-
+from nccl_forensics.formats._documents import of_json
 from nccl_forensics.formats._gpu_values import clean, number
 from nccl_forensics.formats._rocm_links import links_of
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
+from nccl_forensics.values.documents import mapping
 
 _CARD = re.compile(r"^card(\d+)$")
 
@@ -40,16 +40,12 @@ def _sniff(head: bytes) -> bool:
     return head.lstrip()[:1] == b"{" and ((b'"card' in head[:2048] and told) or b'"(Topology) Link type between' in head)
 
 
-def read(data: bytes) -> Reading:
+@of_json("unparsed")
+def read(document: object) -> Reading:
     """One row of ``gpus`` per card, and what is said of xGMI."""
-    try:
-        document = orjson.loads(data)
-    except ValueError as problem:
-        return Reading(gaps=(Gap(f"unparsed: {problem}"[:160]),))
     rows: list[dict[str, object]] = []
-    system = document.get("system") if isinstance(document, Mapping) else None
-    driver = system.get("Driver version") if isinstance(system, Mapping) else None
-    for key, card in document.items() if isinstance(document, Mapping) else ():
+    driver = mapping(mapping(document).get("system")).get("Driver version")
+    for key, card in mapping(document).items():
         named = _CARD.match(str(key))
         if not named or not isinstance(card, Mapping) or set(card) == {"XGMI Error count"}:
             continue

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-import orjson
 import polars as pl
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats._documents import of_json
+from nccl_forensics.formats.base import DocumentFormat, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, moment, real, whole
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.documents import items, mapping
 from nccl_forensics.values.hostlist import expand
 from nccl_forensics.values.units import is_number
 
@@ -248,14 +249,11 @@ def _sniff_json(head: bytes) -> bool:
     )
 
 
-def _read_json(data: bytes) -> Reading:
+@of_json("unreadable")
+def _read_json(document: object) -> Reading:
     """``--json`` of sacct, squeue, scontrol and slurmrestd. Numbers became objects and states lists in data_parser 0.0.39 and 0.0.40."""
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as problem:
-        return Reading(gaps=(Gap(f"unreadable: {problem}"[:200]),))
-    jobs = [_json_job(job, f"jobs[{i}]") for i, job in enumerate(document.get("jobs") or []) if isinstance(job, dict)]
-    nodes = [_json_node(node, f"nodes[{i}]") for i, node in enumerate(document.get("nodes") or []) if isinstance(node, dict)]
+    jobs = [_json_job(job, f"jobs[{i}]") for i, job in enumerate(items(mapping(document).get("jobs"))) if isinstance(job, dict)]
+    nodes = [_json_node(node, f"nodes[{i}]") for i, node in enumerate(items(mapping(document).get("nodes"))) if isinstance(node, dict)]
     found = {"scheduler_jobs": jobs, "scheduler_nodes": nodes}
     return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, records=len(jobs) + len(nodes))
 
@@ -263,7 +261,7 @@ def _read_json(data: bytes) -> Reading:
 def _json_job(job: Mapping[str, object], record: str) -> Row:
     states = job.get("job_state") or _inside(job.get("state"), "current")
     state = str(states[0]) if isinstance(states, list) and states else str(states) if states else None
-    times = _mapping(job.get("time"))
+    times = mapping(job.get("time"))
     end = _number(job.get("end_time", times.get("end")))
     start = _number(job.get("start_time", times.get("start")))
     code = job.get("exit_code")
@@ -316,10 +314,6 @@ def _json_node(node: Mapping[str, object], record: str) -> Row:
 
 def _inside(value: object, key: str) -> object:
     return value.get(key) if isinstance(value, dict) else None
-
-
-def _mapping(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 def _number(value: object) -> int | None:

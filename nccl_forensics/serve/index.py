@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nccl_forensics.serve.clock import ms_of_iso
+from nccl_forensics.values.documents import mapping
 
 #: Raised when more or other things are taken from a report: all are then taken anew.
 VERSION = 1
@@ -26,8 +27,8 @@ class Index:
 
 def index_of(report: Mapping[str, object]) -> Index:
     """Index of a report of the contract."""
-    verdict = _mapping(report.get("verdict"))
-    case = _mapping(report.get("case"))
+    verdict = mapping(report.get("verdict"))
+    case = mapping(report.get("case"))
     subjects: dict[tuple[str, str], bool] = {}
     for kind, value, culprit in (*_of_verdict(verdict), *_of_case(case), *_of_findings(report)):
         if len(subjects) < _SUBJECTS or (kind, value) in subjects:
@@ -72,10 +73,6 @@ def _of_findings(report: Mapping[str, object]) -> Iterator[tuple[str, str, bool]
             yield "host", host, False
         for rank in _values(finding.get("ranks")):
             yield "rank", rank, False
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _rows(value: object) -> Iterable[Mapping[str, object]]:
