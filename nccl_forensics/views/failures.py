@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import polars as pl
 
 from nccl_forensics.stacks.places import WAITING
@@ -53,6 +56,10 @@ _WENT_ON = (
 )
 
 
+#: What a watchdog says once it waits no longer.
+_GAVE_UP_WAITING = ["timeout", "failure", "dump-signal", "heartbeat-stuck", "error", "store-timeout", "store-unreachable"]
+#: What ranks say of each other where calls or arrivals differ. Who reached a monitored barrier says so only where the barrier failed.
+_DISAGREED = ["detail-mismatch", "barrier-missing", "barrier-ok"]
 #: What the thread that moves the data of a process says of an error.
 _MOVING = r"\[Progress Thread\]"
 #: Exit codes of tasks that ended well, or by SIGHUP, SIGINT or SIGTERM, as a shell hands them on or as the launcher says it
@@ -98,103 +105,112 @@ def failures(
 
     In a log that says that the training is over, tasks that failed before that are of another step of the same script, and what NCCL prints
     behind it as communicators are taken down is no sign either."""
-    parts: list[pl.LazyFrame] = []
-    none = pl.lit(None, dtype=pl.List(pl.Int32()))
-    no_record = pl.lit(None, dtype=pl.String())
-
-    def add(frame: pl.LazyFrame, sign: str, ranks: pl.Expr = none, record: pl.Expr = no_record, line: str = "line_no") -> None:
-        parts.append(
-            frame.select(
-                pl.lit(sign).alias("sign"),
-                pl.len().cast(pl.Int64).alias("count"),
-                ranks.alias("ranks"),
-                pl.col("source_id").first(),
-                pl.col(line).first().alias("line_no"),
-                record.alias("record"),
-            ).filter(pl.col("count") > 0)
-        )
-
+    signs: list[_Sign] = []
     if endings is not None:
-        asked = pl.col("kind") == "terminated"
-        bad = endings.filter(~pl.col("kind").is_in(["clean"]) & ~asked)
-        add(bad, BADLY, pl.col("rank").drop_nulls().implode())
-        add(endings.filter(asked), ENDED, pl.col("rank").drop_nulls().implode())
+        signs += _of_endings(endings)
     if watchdog is not None:
-        add(
-            watchdog.filter(
-                pl.col("kind").is_in(
-                    ["timeout", "failure", "dump-signal", "heartbeat-stuck", "error", "store-timeout", "store-unreachable"]
-                )
-            ).sort("source_id", "line_no"),
-            TIMEOUTS,
-        )
+        signs.append(_Sign(TIMEOUTS, _in_order(watchdog.filter(pl.col("kind").is_in(_GAVE_UP_WAITING)))))
     if exceptions is not None:
-        add(exceptions.filter(~lived_on()).sort("source_id", "line_no"), EXCEPTIONS)
+        signs.append(_Sign(EXCEPTIONS, _in_order(exceptions.filter(~lived_on()))))
     if rank_reports is not None:
-        add(
-            # Who reached a monitored barrier says so only where the barrier failed.
-            rank_reports.filter(pl.col("kind").is_in(["detail-mismatch", "barrier-missing", "barrier-ok"])).sort("source_id", "line_no"),
-            MISSED,
-        )
+        signs.append(_Sign(MISSED, _in_order(rank_reports.filter(pl.col("kind").is_in(_DISAGREED)))))
     if nccl_errors is not None:
-        warned = (pl.col("level") == "WARN") & ~pl.col("kind").is_in(list(HARMLESS))
-        real = nccl_errors.filter(warned & ~pl.col("message").fill_null("").str.contains(_WENT_ON))
-        if comms is not None:
-            real = _without_teardown(real, comms)
-        if training_ends is not None:
-            closing = pl.col("message").fill_null("").str.contains(_CLOSING)
-            real = real.join(_over(training_ends), on="source_id", how="left").filter(~(closing & _behind()))
-        add(real.sort("source_id", "line_no"), "NCCL errors")
-        # What ncclEnqueueCheck hands up, the caller of the collective gets: 1 to 6 are errors, 7 is in progress (nccl.h, ncclResult_t).
-        handed_up = (pl.col("kind") == "propagation") & pl.col("file").str.ends_with("enqueue.cc") & pl.col("code").is_between(1, 6)
-        add(nccl_errors.filter(handed_up).sort("source_id", "line_no"), "collectives that NCCL failed")
-        # The thread that moves data fails only where a transfer was on its way: whose peer ended in good order has none (NCCL 2.18 on,
-        # src/proxy.cc).
-        moving = (pl.col("kind") == "propagation") & pl.col("message").fill_null("").str.contains(_MOVING) & pl.col("code").is_between(1, 6)
-        add(nccl_errors.filter(moving).sort("source_id", "line_no"), "transfers that broke off")
+        signs += _of_nccl(nccl_errors, comms, training_ends)
     if nccl_ras_items is not None:
         told = nccl_ras_items.filter(pl.col("error").is_not_null() | ((pl.col("kind") == "DEAD") & pl.col("pid").is_not_null()))
-        add(pl.concat([told, mute_processes(nccl_ras_items)]).sort("source_id", "line_no"), "errors that RAS reports")
+        signs.append(_Sign("errors that RAS reports", _in_order(pl.concat([told, mute_processes(nccl_ras_items)]))))
     if bandwidth_tests is not None:
-        add(
-            bandwidth_tests.filter(pl.col("error").is_not_null()).sort("source_id", "line_no"),
-            "tests that failed",
-            record=pl.col("record").first(),
-        )
+        signs.append(_Sign("tests that failed", _in_order(bandwidth_tests.filter(pl.col("error").is_not_null())), record=_RECORD))
     if gpu_bandwidth is not None:
-        add(
-            gpu_bandwidth.filter(pl.col("status") == "error").sort("source_id", "line_no"),
-            "copies between GPUs that failed",
-            record=pl.col("record").first(),
-        )
+        signs.append(_Sign("copies between GPUs that failed", _in_order(gpu_bandwidth.filter(pl.col("status") == "error")), record=_RECORD))
     if comms is not None:
-        if overwritten is not None:  # then the line that says that it came up may be lost
-            comms = comms.join(overwritten, on="source_id", how="anti")
-        comms = comms.join(copied_in_part(cut_ends), on="source_id", how="anti")
-        add(
-            # One that was taken down in order had come up, whatever became of the line that says so.
-            comms.filter(pl.col("started") & ~pl.col("completed") & (pl.col("ended").fill_null("") != "destroy-complete")).sort(
-                "source_id", "line_no"
-            ),
-            "communicators that never came up",
-            pl.col("rank").implode(),
-        )
+        never = _in_order(_never_up(comms, overwritten, cut_ends))
+        signs.append(_Sign("communicators that never came up", never, pl.col("rank").implode()))
     if waits is not None and not advances(motion) and not (looks is not None and _no_longer_than_usual(looks, waits)):
         strong = waits.filter(~_copied_while_running()).sort("waiter", "awaited")
-        add(strong, WAITS, pl.col("waiter").unique().sort().implode(), pl.col("record").first())
+        signs.append(_Sign(WAITS, strong, pl.col("waiter").unique().sort().implode(), _RECORD))
     if worker_exits is not None:
-        failed = worker_exits.filter((pl.col("kind") == "task") & ~pl.col("exit_code").fill_null(0).is_in(_NO_FAILURE))
-        if training_ends is not None:
-            failed = failed.join(_over(training_ends), on="source_id", how="left").filter(_behind() | pl.col("over_at").is_null())
-        add(failed.sort("source_id", "line_no"), "tasks that failed")
+        signs.append(_Sign("tasks that failed", _in_order(_failed_tasks(worker_exits, training_ends))))
     if worker_exits is not None and _standing(last_calls):
         stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
-        add(stopped.sort("source_id", "line_no").head(1), STANDSTILL)
+        signs.append(_Sign(STANDSTILL, _in_order(stopped).head(1)))
     if looks is not None and not advances(motion):
-        longer = standing(looks).sort("rank")
-        add(longer, LONGER, pl.col("rank").implode(), pl.col("record").first())
-    frames = [p.select([pl.col(c).cast(t) for c, t in FAILURES.items()]) for p in parts]
-    return pl.concat(frames) if frames else pl.LazyFrame(schema=FAILURES)
+        signs.append(_Sign(LONGER, standing(looks).sort("rank"), pl.col("rank").implode(), _RECORD))
+    return pl.concat([sign.row() for sign in signs]) if signs else pl.LazyFrame(schema=FAILURES)
+
+
+#: Nobody, and no record: what most signs tell.
+_NONE, _NO_RECORD = pl.lit(None, dtype=pl.List(pl.Int32())), pl.lit(None, dtype=pl.String())
+#: Where the first of the rows stands in its document.
+_RECORD = pl.col("record").first()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """One kind of sign with the rows that show it, the first of which is cited."""
+
+    name: str
+    rows: pl.LazyFrame
+    ranks: pl.Expr = _NONE
+    record: pl.Expr = _NO_RECORD
+
+    def row(self) -> pl.LazyFrame:
+        """The sign's row of the view; none where nothing shows it."""
+        told = self.rows.select(
+            sign=pl.lit(self.name),
+            count=pl.len(),
+            ranks=self.ranks,
+            source_id=pl.col("source_id").first(),
+            line_no=pl.col("line_no").first(),
+            record=self.record,
+        ).filter(pl.col("count") > 0)
+        return told.select([pl.col(c).cast(t) for c, t in FAILURES.items()])
+
+
+def _in_order(rows: pl.LazyFrame) -> pl.LazyFrame:
+    return rows.sort("source_id", "line_no")
+
+
+def _of_endings(endings: pl.LazyFrame) -> Iterator[_Sign]:
+    asked, ranks = pl.col("kind") == "terminated", pl.col("rank").drop_nulls().implode()
+    yield _Sign(BADLY, endings.filter((pl.col("kind") != "clean") & ~asked), ranks)
+    yield _Sign(ENDED, endings.filter(asked), ranks)
+
+
+def _of_nccl(errors: pl.LazyFrame, comms: pl.LazyFrame | None, training_ends: pl.LazyFrame | None) -> Iterator[_Sign]:
+    message = pl.col("message").fill_null("")
+    warned = (pl.col("level") == "WARN") & ~pl.col("kind").is_in(list(HARMLESS))
+    real = errors.filter(warned & ~message.str.contains(_WENT_ON))
+    if comms is not None:
+        real = _without_teardown(real, comms)
+    if training_ends is not None:
+        real = real.join(_over(training_ends), on="source_id", how="left").filter(~(message.str.contains(_CLOSING) & _behind()))
+    yield _Sign("NCCL errors", _in_order(real))
+    # 1 to 6 are errors, 7 is in progress (nccl.h, ncclResult_t).
+    passed_on = (pl.col("kind") == "propagation") & pl.col("code").is_between(1, 6)
+    # What ncclEnqueueCheck hands up, the caller of the collective gets.
+    handed_up = passed_on & pl.col("file").str.ends_with("enqueue.cc")
+    yield _Sign("collectives that NCCL failed", _in_order(errors.filter(handed_up)))
+    # The thread that moves data fails only where a transfer was on its way: whose peer ended in good order has none (NCCL 2.18 on,
+    # src/proxy.cc).
+    yield _Sign("transfers that broke off", _in_order(errors.filter(passed_on & message.str.contains(_MOVING))))
+
+
+def _never_up(comms: pl.LazyFrame, overwritten: pl.LazyFrame | None, cut_ends: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Communicators that were begun and not completed, where the line that says that they were cannot have been lost."""
+    if overwritten is not None:
+        comms = comms.join(overwritten, on="source_id", how="anti")
+    # One that was taken down in order had come up, whatever became of the line that says so.
+    open_ = pl.col("started") & ~pl.col("completed") & (pl.col("ended").fill_null("") != "destroy-complete")
+    return comms.join(copied_in_part(cut_ends), on="source_id", how="anti").filter(open_)
+
+
+def _failed_tasks(exits: pl.LazyFrame, training_ends: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Tasks of a scheduler that failed, not before a training that then came to its end."""
+    failed = exits.filter((pl.col("kind") == "task") & ~pl.col("exit_code").fill_null(0).is_in(_NO_FAILURE))
+    if training_ends is None:
+        return failed
+    return failed.join(_over(training_ends), on="source_id", how="left").filter(_behind() | pl.col("over_at").is_null())
 
 
 #: What the proxy's service thread says when its own process aborts the communicator while its peers close theirs (NCCL 2.19 to 2.24
