@@ -16,7 +16,7 @@ Reseat the card or its riser; compare lspci -vv with a healthy node; look for AE
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import polars as pl
@@ -59,67 +59,76 @@ def pcie_degraded(
     job = job_of(job_signs, job_times, failures)
     lanes: list[pl.DataFrame] = []
     if gpus is not None:
-        frame = located(gpus, source_hosts).filter(pl.col("pcie_width").is_not_null() & pl.col("pcie_width_max").is_not_null())
-        slow = (pl.col("utilization_percent").fill_null(0) > busy_percent) & (
-            pl.col("pcie_gen") < pl.min_horizontal("pcie_gen_max", "pcie_gen_host_max")
-        )
-        lanes.append(
-            frame.select(
-                *_CITED,
-                "host",
-                "bus_id",
-                "name",
-                role=pl.lit("GPU"),
-                width=pl.col("pcie_width"),
-                width_max=pl.col("pcie_width_max"),
-                slow=slow.fill_null(False),
-                gen="pcie_gen",
-                gen_max=pl.min_horizontal("pcie_gen_max", "pcie_gen_host_max"),
-            )
-        )
+        lanes.append(_of_gpus(located(gpus, source_hosts), busy_percent))
     if pcie_links is not None:
-        frame = located(pcie_links, source_hosts)
-        judged = (pl.col("role") == "gpu") | ((pl.col("role") == "nic") & (pl.col("width_max") >= nic_lanes))
-        role = pl.when(pl.col("role") == "gpu").then(pl.lit("GPU")).otherwise(pl.lit("network card"))
-        lanes.append(
-            frame.filter(judged & pl.col("width").is_not_null()).select(
-                *_CITED,
-                "host",
-                "bus_id",
-                name="device",
-                role=role,
-                width="width",
-                width_max="width_max",
-                slow=pl.lit(False),
-                gen=pl.lit(None, dtype=pl.Int32()),
-                gen_max=pl.lit(None, dtype=pl.Int32()),
-            )
-        )
-        gone = frame.filter(pl.col("gone"))
-        for row in gone.iter_rows(named=True):
-            found = _one(
-                f"{place(row['host'], row['bus_id'])} has fallen off the bus: lspci reads only ones (rev ff)",
-                f"{row['device']}.",
-                [row],
-                "the device answers nothing",
-                severity="critical",
-                confidence="high",
-                host=row["host"],
-                gpu=row["bus_id"] if row["role"] == "gpu" else None,
-                nic=row["bus_id"] if row["role"] != "gpu" else None,
-                rank=who.of_gpu(row["host"], row["bus_id"]),
-                subject="gone",
-                cause="gpu-fault" if row["role"] == "gpu" else None,
-            )
-            yield tied(found, job.tie(None, row["host"], gpu=row["bus_id"] if row["role"] == "gpu" else None, lasting=True))
+        links = located(pcie_links, source_hosts)
+        lanes.append(_of_links(links, nic_lanes))
+        yield from _gone(links, job, who)
     for part in lanes:
         place_by_pace(who, part.filter((pl.col("role") == "GPU") & (pl.col("width") < pl.col("width_max"))), kernel_pace, "memcpy")
         yield from with_placements((tied(f, job.place(next(iter(f.hosts), None))) for f in _width(part, who)), who)
     if kernel_events is not None:
-        yield from with_placements(_kernel(located(kernel_events, source_hosts), storm_per_hour, job, who), who)
+        events = located(kernel_events, source_hosts)
+        yield from _driver_says(events)
+        yield from with_placements(_failed(events, job, who), who)
+        yield from with_placements(_uncorrected(events, who), who)
+        yield from with_placements(_storms(events, storm_per_hour, who), who)
 
 
 _CITED = ("source_id", "line_no", "end_line", "record")
+
+
+def _of_gpus(gpus: pl.DataFrame, busy_percent: float) -> pl.DataFrame:
+    """Lanes and generation of each GPU, as nvidia-smi and its like tell."""
+    able = pl.min_horizontal("pcie_gen_max", "pcie_gen_host_max")
+    slow = (pl.col("utilization_percent").fill_null(0) > busy_percent) & (pl.col("pcie_gen") < able)
+    return gpus.filter(pl.col("pcie_width").is_not_null() & pl.col("pcie_width_max").is_not_null()).select(
+        *_CITED,
+        "host",
+        "bus_id",
+        "name",
+        role=pl.lit("GPU"),
+        width=pl.col("pcie_width"),
+        width_max=pl.col("pcie_width_max"),
+        slow=slow.fill_null(False),
+        gen="pcie_gen",
+        gen_max=able,
+    )
+
+
+def _of_links(links: pl.DataFrame, nic_lanes: int) -> pl.DataFrame:
+    """Lanes of each GPU and network card, as lspci tells."""
+    judged = (pl.col("role") == "gpu") | ((pl.col("role") == "nic") & (pl.col("width_max") >= nic_lanes))
+    return links.filter(judged & pl.col("width").is_not_null()).select(
+        *_CITED,
+        "host",
+        "bus_id",
+        name="device",
+        role=pl.when(pl.col("role") == "gpu").then(pl.lit("GPU")).otherwise(pl.lit("network card")),
+        width="width",
+        width_max="width_max",
+        slow=pl.lit(False),
+        gen=pl.lit(None, dtype=pl.Int32()),
+        gen_max=pl.lit(None, dtype=pl.Int32()),
+    )
+
+
+def _gone(links: pl.DataFrame, job: Job, who: People) -> Iterator[Finding]:
+    """Devices that lspci finds no more."""
+    for row in links.filter(pl.col("gone")).iter_rows(named=True):
+        host, address, of_gpu = row["host"], row["bus_id"], row["role"] == "gpu"
+        found = _one(
+            f"{place(host, address)} has fallen off the bus: lspci reads only ones (rev ff)",
+            f"{row['device']}.",
+            [row],
+            "the device answers nothing",
+            _device(host, address, who.of_gpu(host, address), gpu=of_gpu),
+            "gone",
+            severity="critical",
+            confidence="high",
+            cause="gpu-fault" if of_gpu else None,
+        )
+        yield tied(found, job.tie(None, host, gpu=address if of_gpu else None, lasting=True))
 
 
 def _width(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
@@ -131,157 +140,136 @@ def _width(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
         narrow = group.filter(pl.col("width") < pl.col("width_max"))
         alike = narrow["bus_id"].n_unique() == group["bus_id"].n_unique()
         for row in narrow.unique("bus_id", maintain_order=True).iter_rows(named=True):
-            elsewhere = alike and tuple(row[c] for c in slot) in whole
-            gpu = row["role"] == "GPU"
-            at = f" of {row['host']}" if row["host"] else ""
-            yield _one(
-                f"{row['role']} {row['bus_id']}{at} runs with {row['width']} of {row['width_max']} PCIe lanes",
-                f"{row['name'] or 'The device'} has {row['width'] / row['width_max']:.0%} of its PCIe bandwidth."
-                + (
-                    " The same card in the same slot of another host has all lanes."
-                    if elsewhere
-                    else " All devices of its kind in this listing are alike, so the slot or the instance may be built so."
-                    if alike
-                    else " Others of its kind on this host have all lanes."
-                ),
-                [row],
-                "lanes in use against lanes of the device",
-                severity="warning" if alike and not elsewhere else "error",
-                confidence="medium" if elsewhere else "low" if alike else "high",
-                host=row["host"],
-                gpu=row["bus_id"] if gpu else None,
-                nic=None if gpu else row["bus_id"],
-                rank=who.of_gpu(row["host"], row["bus_id"]),
-                subject="width",
-            )
+            yield _narrow(row, who, alike=alike, elsewhere=alike and tuple(row[c] for c in slot) in whole)
         for row in group.filter("slow").unique("bus_id", maintain_order=True).iter_rows(named=True):
-            at = f" of {row['host']}" if row["host"] else ""
             yield _one(
-                f"{row['role']} {row['bus_id']}{at} runs at PCIe generation {row['gen']} of {row['gen_max']} under load",
+                f"{_card(row)} runs at PCIe generation {row['gen']} of {row['gen_max']} under load",
                 "At idle a lower generation is power saving; this one was busy.",
                 [row],
                 "generation in use while the GPU was busy",
+                _device(row["host"], row["bus_id"], who.of_gpu(row["host"], row["bus_id"])),
+                "generation",
                 severity="error",
-                confidence="medium",
-                host=row["host"],
-                gpu=row["bus_id"],
-                nic=None,
-                rank=who.of_gpu(row["host"], row["bus_id"]),
-                subject="generation",
             )
 
 
-def _kernel(rows: pl.DataFrame, storm: float, job: Job, who: People) -> Iterator[Finding]:
-    limited = rows.filter(pl.col("kind") == "pcie-limited")
-    for (host, device), part in limited.group_by("host", "device", maintain_order=True):
-        first = part.row(0, named=True)
-        yield _one(
-            f"{device} of {host or 'a host'} is limited to {first['value']:g} Gb/s by its PCIe link",
-            f'The driver wrote at its start: "{first["message"]}".',
-            part.to_dicts(),
-            "the driver's own judgement",
-            severity="warning",
-            confidence="medium",
-            host=host,
-            gpu=None,
-            nic=device,
-            rank=None,
-            subject="limited",
-        )
-    for (host, device), part in rows.filter(pl.col("kind") == "pcie-power").group_by("host", "device", maintain_order=True):
-        yield _one(
-            f"the slot of {device} of {host or 'a host'} does not give it the power that it asks for",
-            f'The driver wrote: "{part["message"][0]}". The card may run slower, or switch its modules off.',
-            part.to_dicts(),
-            "the driver's own judgement",
-            severity="warning",
-            confidence="medium",
-            host=host,
-            gpu=None,
-            nic=device,
-            rank=None,
-            subject="power",
-        )
-    worse = rows.filter(
-        pl.col("kind").is_in(["pcie-down", "pcie-error", "pcie-error-bit", "pcie-recovery"]) & (pl.col("severity") == "fatal")
+def _card(row: Mapping[str, object]) -> str:
+    return f"{row['role']} {row['bus_id']}" + (f" of {row['host']}" if row["host"] else "")
+
+
+def _narrow(row: dict[str, object], who: People, *, alike: bool, elsewhere: bool) -> Finding:
+    """``alike``: all devices of its kind in the listing are so; ``elsewhere``: and the same one of another host is not."""
+    confidence: Confidence
+    if elsewhere:
+        compared, confidence = "The same card in the same slot of another host has all lanes.", "medium"
+    elif alike:
+        compared, confidence = "All devices of its kind in this listing are alike, so the slot or the instance may be built so.", "low"
+    else:
+        compared, confidence = "Others of its kind on this host have all lanes.", "high"
+    return _one(
+        f"{_card(row)} runs with {row['width']} of {row['width_max']} PCIe lanes",
+        f"{row['name'] or 'The device'} has {int(str(row['width'])) / int(str(row['width_max'])):.0%} of its PCIe bandwidth. {compared}",
+        [row],
+        "lanes in use against lanes of the device",
+        _device(row["host"], row["bus_id"], who.of_gpu(row["host"], row["bus_id"]), gpu=row["role"] == "GPU"),
+        "width",
+        severity="warning" if alike and not elsewhere else "error",
+        confidence=confidence,
     )
+
+
+def _driver_says(rows: pl.DataFrame) -> Iterator[Finding]:
+    """What the drivers of network cards say of their slots."""
+    for kind, subject in (("pcie-limited", "limited"), ("pcie-power", "power")):
+        for (host, device), part in rows.filter(pl.col("kind") == kind).group_by("host", "device", maintain_order=True):
+            first = part.row(0, named=True)
+            where = f"{device} of {host or 'a host'}"
+            if subject == "limited":
+                title = f"{where} is limited to {first['value']:g} Gb/s by its PCIe link"
+                summary = f'The driver wrote at its start: "{first["message"]}".'
+            else:
+                title = f"the slot of {where} does not give it the power that it asks for"
+                summary = f'The driver wrote: "{first["message"]}". The card may run slower, or switch its modules off.'
+            yield _one(title, summary, part.to_dicts(), "the driver's own judgement", _device(host, device, None, gpu=False), subject)
+
+
+def _failed(rows: pl.DataFrame, job: Job, who: People) -> Iterator[Finding]:
+    """Links that the kernel gave up, not those of the bridges above them."""
+    fatal = pl.col("kind").is_in(["pcie-down", "pcie-error", "pcie-error-bit", "pcie-recovery"]) & (pl.col("severity") == "fatal")
     groups = [
-        (host, device, part, _named(host, device, part, who))
-        for (host, device), part in worse.group_by("host", "device", maintain_order=True)
+        (part, _named(host, device, part, who), device)
+        for (host, device), part in rows.filter(fatal).group_by("host", "device", maintain_order=True)
     ]
-    told = {host for host, _, _, (gpu, nic, _) in groups if gpu or nic}
-    for host, device, part, (gpu, nic, rank) in groups:
-        if host in told and not (gpu or nic):
+    told = {of.host for _, of, _ in groups if of.gpu or of.nic}
+    for part, of, device in groups:
+        if of.host in told and not (of.gpu or of.nic):
             continue  # the bridge above it
-        first = part.row(0, named=True)
-        lost = gpu is not None and part.filter(pl.col("kind") != "pcie-error").height > 0
+        lost = of.gpu is not None and part.filter(pl.col("kind") != "pcie-error").height > 0
         found = _one(
-            f"the PCIe link of {device or 'a device'} on {host or 'a host'} failed"
-            + (f" (the GPU of rank {rank})" if rank is not None else ""),
-            f'The kernel wrote: "{first["message"]}". ' + ("The GPU is lost." if lost else "A device below it is lost."),
+            f"the PCIe link of {device or 'a device'} on {of.host or 'a host'} failed"
+            + (f" (the GPU of rank {of.rank})" if of.rank is not None else ""),
+            f'The kernel wrote: "{part["message"][0]}". ' + ("The GPU is lost." if lost else "A device below it is lost."),
             part.to_dicts(),
             "fatal PCIe event",
+            of,
+            f"down {device}",
             severity="critical",
             confidence="high",
-            host=host,
-            gpu=gpu,
-            nic=nic,
-            rank=rank,
-            subject=f"down {device}",
             cause="gpu-fault" if lost else None,
         )
-        yield tied(found, job.tie(part, host, gpu=gpu, lasting=lost) if gpu else _of_bridge(job.tie(part, host)))
-    of_errors = pl.col("kind").is_in(["pcie-error", "pcie-error-layer"]) & pl.col("device").is_not_null()
-    again = rows.filter(of_errors & (pl.col("state") == "nonfatal"))
-    for (host, device), part in again.group_by("host", "device", maintain_order=True):
-        gpu, nic, rank = _named(host, device, rows.filter(pl.col("device") == device), who)
+        yield tied(found, job.tie(part, of.host, gpu=of.gpu, lasting=lost) if of.gpu else _of_bridge(job.tie(part, of.host)))
+
+
+_OF_ERRORS = pl.col("kind").is_in(["pcie-error", "pcie-error-layer"]) & pl.col("device").is_not_null()
+
+
+def _uncorrected(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+    for (host, device), part in rows.filter(_OF_ERRORS & (pl.col("state") == "nonfatal")).group_by("host", "device", maintain_order=True):
         yield _one(
             f"{device} of {host or 'a host'} reported PCIe errors that were not corrected",
             f'The kernel wrote: "{part["message"][0]}". Transfers were lost, and the link goes on: a device that does not answer in time, or '
             "an address that the IOMMU or a switch refuses.",
             part.to_dicts(),
             "uncorrected PCIe error",
-            severity="warning",
-            confidence="medium",
-            host=host,
-            gpu=gpu,
-            nic=nic,
-            rank=rank,
-            subject="uncorrected",
+            _named(host, device, rows.filter(pl.col("device") == device), who),
+            "uncorrected",
         )
-    corrected = rows.filter(of_errors & (pl.col("state") == "corrected"))
-    for (host, device, kind), part in corrected.group_by("host", "device", "kind", maintain_order=True):
+
+
+def _storms(rows: pl.DataFrame, per_hour: float, who: People) -> Iterator[Finding]:
+    """Devices with so many corrected errors an hour, and so many in all."""
+    corrected = rows.filter(_OF_ERRORS & (pl.col("kind") == "pcie-error") & (pl.col("state") == "corrected"))
+    for (host, device), part in corrected.group_by("host", "device", maintain_order=True):
         times = part["time_raw_ns"].drop_nulls()
-        if times.len() < 2 or kind != "pcie-error":
+        if times.len() < max(2, per_hour):
             continue
-        hours = max((int(str(times.max())) - int(str(times.min()))) / _NS / 3600, 1 / 60)
-        if times.len() < storm or times.len() / hours < storm:
+        rate = times.len() / max((int(str(times.max())) - int(str(times.min()))) / _NS / 3600, 1 / 60)
+        if rate < per_hour:
             continue
-        gpu, nic, rank = _named(host, device, rows.filter(pl.col("device") == device), who)
         yield _one(
-            f"{device} of {host or 'a host'} has a storm of corrected PCIe errors ({times.len() / hours:.0f} per hour)",
+            f"{device} of {host or 'a host'} has a storm of corrected PCIe errors ({rate:.0f} per hour)",
             "A few a day are normal; a storm says that the link has no margin left (slot, riser, retimer, power).",
             part.head(20).to_dicts(),
             "corrected PCIe error",
+            _named(host, device, rows.filter(pl.col("device") == device), who),
+            "storm",
             total=part.height,
-            severity="warning",
-            confidence="medium",
-            host=host,
-            gpu=gpu,
-            nic=nic,
-            rank=rank,
-            subject="storm",
         )
 
 
-def _named(host: object, device: object, rows: pl.DataFrame, who: People) -> tuple[str | None, str | None, int | None]:
-    """GPU, network card and rank that an address stands for: a GPU of the job, or what its driver's name tells; a bridge is neither."""
-    if device is None:
-        return None, None, None
+def _device(host: object, address: object, rank: int | None, *, gpu: bool = True) -> Culprit:
+    """A GPU, or a network card."""
+    name = str(address) if address else None
+    return Culprit(rank=rank, host=str(host) if host else None, gpu=name if gpu else None, nic=None if gpu else name)
+
+
+def _named(host: object, device: object, rows: pl.DataFrame, who: People) -> Culprit:
+    """GPU or network card, and rank, that an address stands for: a GPU of the job, or what its driver's name tells; a bridge is neither."""
     rank = who.of_gpu(host, device)
-    if rank is not None or rows["message"].str.contains(_GPU_DRIVERS).any():
-        return str(device), None, rank
-    return None, str(device) if rows["message"].str.contains(_CARD_DRIVERS).any() else None, None
+    if device is not None and (rank is not None or rows["message"].str.contains(_GPU_DRIVERS).any()):
+        return _device(host, device, rank)
+    card = device is not None and rows["message"].str.contains(_CARD_DRIVERS).any()
+    return _device(host, device if card else None, None, gpu=False)
 
 
 #: Drivers that begin the kernel's lines about a device.
@@ -298,28 +286,25 @@ def _one(
     summary: str,
     rows: list[dict[str, object]],
     why: str,
-    *,
-    severity: Severity,
-    confidence: Confidence,
-    host: object,
-    gpu: object,
-    nic: object,
-    rank: int | None,
+    device: Culprit,
     subject: str,
+    *,
+    severity: Severity = "warning",
+    confidence: Confidence = "medium",
     cause: str | None = None,
     total: int | None = None,
 ) -> Finding:
-    hosts = (str(host),) if host else ()
+    hosts = (device.host,) if device.host else ()
     return Finding(
         title=title,
         summary=summary,
         cause=cause,
         severity=severity,
         confidence=confidence,
-        ranks=(rank,) if rank is not None else (),
+        ranks=(device.rank,) if device.rank is not None else (),
         hosts=hosts,
-        culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(gpu) if gpu else None, nic=str(nic) if nic else None),),
-        subject=(str(host or ""), str(gpu or nic or ""), subject),
+        culprits=(device,),
+        subject=(device.host or "", device.gpu or device.nic or "", subject),
         evidence=cite(rows, why),
         evidence_total=len(rows) if total is None else total,
         remedy="Reseat the card or its riser and compare with a healthy node; check the BIOS setting of the slot.",
@@ -329,7 +314,7 @@ def _one(
             Action(
                 "drain_and_reset" if severity == "critical" else "collect_more",
                 hosts=hosts,
-                gpus=(str(gpu),) if gpu else (),
+                gpus=(device.gpu,) if device.gpu else (),
                 command="lspci -vv | grep -E 'LnkCap|LnkSta'",
             ),
         ),
