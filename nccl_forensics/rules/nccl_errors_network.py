@@ -69,7 +69,7 @@ _OTHERWISE: tuple[tuple[str, str, str | None, str], ...] = (
 )
 #: The peer of a connection; and completions that say no more than that it never answered: retries exceeded, or its answers not in time
 #: (ibv_wc_status 12 and 13).
-_PEER = r"from peer ([0-9A-Fa-f:.]+<[0-9]+>)"
+_FAR_END = pl.col("message").str.extract(r"from peer ([0-9A-Fa-f:.]+<[0-9]+>)")
 _UNANSWERED = r"status=(?:1[23]\b|IBV_WC_(?:RNR_)?RETRY_EXC_ERR)|with error 1[23],"
 _HCA = re.compile(
     r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon ([\w.-]{1,32}):(?:[0-9]+/(?:IB|RoCE)| )|, on dev ([\w.-]{1,32}):[0-9]+, "
@@ -94,101 +94,113 @@ def wrong_interface(
     nccl_tails: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """No interface at all, or one that no other host can reach, where connections failed."""
-    # NCCL goes on without an interface for the bootstrap alone, and says so ("…, ignoring").
     people = processes if processes is not None else NOBODY
+    yield from _no_interface(nccl_errors, settings, people)
+    if nccl_network is None:
+        return
+    failed = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), people)
+    yield from _link_local(failed, nccl_network)
+    asked = failed
+    if nccl_tails is not None:
+        trying = where_reported(_still_trying(nccl_errors, nccl_tails), people)
+        asked = pl.concat([failed, trying.filter(_astray(nccl_network))], how="diagonal_relaxed")
+    if not asked.height and comms is not None:
+        yield from _same_address(nccl_network, comms)
+    if not asked.height or host_ranks is None:
+        return
+    named = nccl_network.filter(pl.col("item").is_in(INTERFACES))
+    # Releases that never came to a communicator name no rank: their hosts are those that name an interface.
+    ranked = host_ranks.select("host").collect()["host"].to_list()
+    several = len(set(ranked or named.select("host").collect()["host"].drop_nulls().to_list())) > 1
+    if several and (private := _over_private(named, people)).height:
+        yield _unreachable(private)
+        return
+    yield from _loopback_peers(asked, named, host_ranks, comms)
+    if several:
+        yield from _apart(failed, named.collect())
+
+
+def _no_interface(nccl_errors: pl.LazyFrame, settings: pl.LazyFrame | None, people: pl.LazyFrame) -> Iterator[Finding]:
+    """Processes that found no interface, or were given no address to connect to."""
+    # NCCL goes on without an interface for the bootstrap alone, and says so ("…, ignoring").
     unaddressed = pl.col("kind").is_in(["no-interface", "no-address"]) & ~pl.col("message").str.ends_with(", ignoring")
     none = where_reported(nccl_errors.filter(unaddressed), people)
     # A process that connects has the address from its peer, in a message: one that was misread says nothing of an interface.
     own = none.filter(pl.col("kind") == "no-interface")
     if own.height or nccl_errors.filter(pl.col("kind") == "truncated-message").head(1).collect().height:
         none = own
+    if not none.height:
+        return
+    ranks, hosts = ranks_of(none), hosts_of(none)
     wanted = {}
     if settings is not None:
         rows = settings.filter(pl.col("name") == "NCCL_SOCKET_IFNAME").collect()
         wanted = {h: r["value"] for r in rows.iter_rows(named=True) for h in r["hosts"]}
-    if none.height:
-        ranks = ranks_of(none)
-        hosts = hosts_of(none)
-        value = next((wanted[h] for h in hosts if h in wanted), None)
-        yield Finding(
-            title=f"{ranks_words(ranks) if ranks else f'a process on {hosts[0]}' if hosts else 'a process'} "
-            + ("found no interface to use" if own.height else "was given no address to connect to")
-            + (f" (NCCL_SOCKET_IFNAME={value})" if value else ""),
-            summary="NCCL_SOCKET_IFNAME matches no interface of that host, or none is up."
-            if own.height
-            else "A peer told an address that is none: it found no interface to give the address of.",
-            confidence="high" if own.height else "medium",
-            ranks=ranks,
-            hosts=hosts,
-            culprits=(tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts)) if own.height else (),
-            subject=("no-interface", *hosts),
-            evidence=cite(none, "no interface found"),
-            evidence_total=none.height,
-            remedy="Set NCCL_SOCKET_IFNAME to an interface that exists on every host, or leave it unset.",
-            prevention="Check ip -br addr on every host in the job's prologue.",
-            would_refute=("the interface exists and is up on that host",),
-            actions=(Action("change-setting", ranks=ranks, hosts=hosts, command="ip -br addr", confidence="high"),),
-        )
-    failed = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), people)
-    if nccl_network is not None:
-        yield from _link_local(failed, nccl_network)
-    asked = failed
-    if nccl_tails is not None:
-        asked = where_reported(_still_trying(nccl_errors, nccl_tails), people)
-        target = pl.col("message").str.extract(_ADDRESS.pattern).str.split("<").list.first()
-        shared = _shared_addresses(nccl_network)
-        # Retries of releases up to 2.26 name no address; on such a host any address that a peer gave may be the host's own, and a peer that
-        # bootstraps over loopback gives others an address of their own.
-        looped = _loopback_hosts(nccl_network)
-        unnamed = pl.col("host").is_in(shared["host"].to_list()) | (pl.lit(bool(looped)) & ~pl.col("host").is_in(looped))
-        elsewhere = pl.col("message").str.contains(_LOOPBACK) | pl.when(target.is_null()).then(unnamed).otherwise(
-            target.is_in(shared["address"].to_list())
-        )
-        asked = pl.concat([failed, asked.filter(elsewhere)], how="diagonal_relaxed")
-    if nccl_network is not None and comms is not None and not asked.height:
-        yield from _same_address(nccl_network, comms)
-    if not asked.height or nccl_network is None or host_ranks is None:
-        return
-    named = nccl_network.filter(pl.col("item").is_in(INTERFACES))
-    # Releases that never came to a communicator name no rank: their hosts are those that name an interface.
-    ranked = host_ranks.select("host").collect()["host"].to_list()
-    hosts_seen = set(ranked or named.select("host").collect()["host"].drop_nulls().to_list())
-    if len(hosts_seen) < 2:
-        yield from _loopback_peers(asked, nccl_network, host_ranks, comms)
-        return
-    ranked_ones = people.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
-    private = (
+    value = next((wanted[h] for h in hosts if h in wanted), None)
+    yield Finding(
+        title=f"{ranks_words(ranks) if ranks else f'a process on {hosts[0]}' if hosts else 'a process'} "
+        + ("found no interface to use" if own.height else "was given no address to connect to")
+        + (f" (NCCL_SOCKET_IFNAME={value})" if value else ""),
+        summary="NCCL_SOCKET_IFNAME matches no interface of that host, or none is up."
+        if own.height
+        else "A peer told an address that is none: it found no interface to give the address of.",
+        confidence="high" if own.height else "medium",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=(tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts)) if own.height else (),
+        subject=("no-interface", *hosts),
+        evidence=cite(none, "no interface found"),
+        evidence_total=none.height,
+        remedy="Set NCCL_SOCKET_IFNAME to an interface that exists on every host, or leave it unset.",
+        prevention="Check ip -br addr on every host in the job's prologue.",
+        would_refute=("the interface exists and is up on that host",),
+        actions=(Action("change-setting", ranks=ranks, hosts=hosts, command="ip -br addr", confidence="high"),),
+    )
+
+
+def _astray(nccl_network: pl.LazyFrame) -> pl.Expr:
+    """Whether a retry goes to an address that may be the own host's, or that of several hosts."""
+    target = pl.col("message").str.extract(_ADDRESS.pattern).str.split("<").list.first()
+    shared = _shared_addresses(nccl_network)
+    # Retries of releases up to 2.26 name no address; on such a host any address that a peer gave may be the host's own, and a peer that
+    # bootstraps over loopback gives others an address of their own.
+    looped = _loopback_hosts(nccl_network)
+    unnamed = pl.col("host").is_in(shared["host"].to_list()) | (pl.lit(bool(looped)) & ~pl.col("host").is_in(looped))
+    told = pl.when(target.is_null()).then(unnamed).otherwise(target.is_in(shared["address"].to_list()))
+    return pl.col("message").str.contains(_LOOPBACK) | told
+
+
+def _over_private(named: pl.LazyFrame, people: pl.LazyFrame) -> pl.DataFrame:
+    """The lines of processes that bootstrap over an interface which no other host can reach, with their ranks."""
+    ranked = people.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
+    return (
         named.filter(_BOOTSTRAPS)
         .filter(pl.col("name").str.contains(_PRIVATE) | pl.col("address").str.starts_with("127."))
-        .join(ranked_ones, on=["host", "pid"], how="left")
+        .join(ranked, on=["host", "pid"], how="left")
         .with_columns(rank=pl.coalesce("rank", pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank"))))
         .sort("source_id", "line_no")
         .collect()
     )
-    if private.height:
-        names = sorted(set(private["name"].to_list()))
-        ranks = ranks_of(private)
-        hosts = hosts_of(private)
-        yield Finding(
-            title=f"{ranks_words(ranks) if ranks else ', '.join(hosts)} bootstrapped over {', '.join(names)}, which other hosts cannot reach",
-            summary="Connections to or from these hosts failed after all retries; the interface is a loopback or bridge of one host.",
-            confidence="high",
-            ranks=ranks,
-            hosts=hosts,
-            culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
-            subject=("interface", *names, *hosts),
-            evidence=cite(private, "bootstrap interface of this process"),
-            evidence_total=private.height,
-            remedy="Set NCCL_SOCKET_IFNAME to the network that connects the hosts (or exclude bridges: ^lo,docker0).",
-            prevention="Fix NCCL_SOCKET_IFNAME in the cluster's default environment.",
-            would_refute=("the peers can reach the quoted address",),
-            actions=(
-                Action("change-setting", ranks=ranks, hosts=hosts, command="export NCCL_SOCKET_IFNAME=^lo,docker0", confidence="high"),
-            ),
-        )
-        return
-    yield from _loopback_peers(asked, nccl_network, host_ranks, comms)
-    yield from _apart(failed, named.collect())
+
+
+def _unreachable(private: pl.DataFrame) -> Finding:
+    names = sorted(set(private["name"].to_list()))
+    ranks, hosts = ranks_of(private), hosts_of(private)
+    return Finding(
+        title=f"{ranks_words(ranks) if ranks else ', '.join(hosts)} bootstrapped over {', '.join(names)}, which other hosts cannot reach",
+        summary="Connections to or from these hosts failed after all retries; the interface is a loopback or bridge of one host.",
+        confidence="high",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
+        subject=("interface", *names, *hosts),
+        evidence=cite(private, "bootstrap interface of this process"),
+        evidence_total=private.height,
+        remedy="Set NCCL_SOCKET_IFNAME to the network that connects the hosts (or exclude bridges: ^lo,docker0).",
+        prevention="Fix NCCL_SOCKET_IFNAME in the cluster's default environment.",
+        would_refute=("the peers can reach the quoted address",),
+        actions=(Action("change-setting", ranks=ranks, hosts=hosts, command="export NCCL_SOCKET_IFNAME=^lo,docker0", confidence="high"),),
+    )
 
 
 def _same_address(nccl_network: pl.LazyFrame, comms: pl.LazyFrame) -> Iterator[Finding]:
@@ -242,20 +254,16 @@ def _link_local(failed: pl.DataFrame, nccl_network: pl.LazyFrame) -> Iterator[Fi
     )
 
 
-def _shared_addresses(nccl_network: pl.LazyFrame | None) -> pl.DataFrame:
+def _shared_addresses(nccl_network: pl.LazyFrame) -> pl.DataFrame:
     """``address`` and ``host``: addresses that several hosts call their own, as those of docker's bridges: whoever connects to one reaches
     itself."""
-    if nccl_network is None:
-        return pl.DataFrame(schema={"address": pl.String(), "host": pl.String()})
     own = nccl_network.filter(pl.col("item").is_in(INTERFACES) & pl.col("address").is_not_null() & pl.col("host").is_not_null())
     hosts = own.group_by(address=pl.col("address").str.split("<").list.first()).agg(pl.col("host").unique())
     return hosts.filter(pl.col("host").list.len() > 1).explode("host").sort("address", "host").collect()
 
 
-def _loopback_hosts(nccl_network: pl.LazyFrame | None) -> list[str]:
+def _loopback_hosts(nccl_network: pl.LazyFrame) -> list[str]:
     """Hosts with a process that bootstraps over its loopback address."""
-    if nccl_network is None:
-        return []
     named = nccl_network.filter(pl.col("item").is_in(INTERFACES))
     own = named.filter(_BOOTSTRAPS & pl.col("address").str.starts_with("127."))
     return sorted(own.select("host").drop_nulls().unique().collect()["host"].to_list())
@@ -314,14 +322,10 @@ def _still_trying(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame, kind: str
     return last.drop("tries", "last_line")
 
 
-def _loopback_peers(
-    failed: pl.DataFrame, nccl_network: pl.LazyFrame, host_ranks: pl.LazyFrame, comms: pl.LazyFrame | None
-) -> Iterator[Finding]:
+def _loopback_peers(failed: pl.DataFrame, named: pl.LazyFrame, host_ranks: pl.LazyFrame, comms: pl.LazyFrame | None) -> Iterator[Finding]:
     """Peers that left no evidence and told hosts that did to reach them at a loopback address."""
     asked = failed.filter(pl.col("message").str.contains(_LOOPBACK))
-    told = nccl_network.filter(pl.col("item").is_in(INTERFACES)).collect()
-    # Where no line tells the interface of the bootstrap, the sockets' is the same.
-    used = told.filter((pl.col("item") == "bootstrap") | ~(pl.col("item") == "bootstrap").any())
+    used = named.filter(_BOOTSTRAPS).collect()
     if comms is None or not asked.height or not used.height:
         return
     # Where these processes use loopback themselves, they talk to each other.
@@ -334,14 +338,14 @@ def _loopback_peers(
         return
     host = hosts_of(asked)
     # Logs of a few ranks only: which of the others gave the address is not to be seen.
-    named = unseen if len(unseen) <= len(seen) else ()
+    meant = unseen if len(unseen) <= len(seen) else ()
     yield Finding(
         title=f"a peer among {ranks_words(unseen)} (no evidence) told {', '.join(host) or 'others'} to connect to a loopback address",
         summary="All processes seen here use another interface, so whoever gave that address is among those that are not seen: there NCCL "
         "bootstrapped over loopback.",
         confidence="medium",
-        ranks=named,
-        culprits=tuple(Culprit(rank=r) for r in named),
+        ranks=meant,
+        culprits=tuple(Culprit(rank=r) for r in meant),
         subject=("loopback", *host),
         evidence=(*cite(asked, "the address that a peer gave"), *cite(used.head(1), "the interface of a process seen here")),
         evidence_total=asked.height + 1,
@@ -514,22 +518,7 @@ def ib_error(
     """Work completions with errors other than flushes, queue pairs whose peer is out of reach to the end of the log, and port errors that
     NCCL's async thread reports, by host and device. That a far end no longer answers on which a process had ended, or whose port is down,
     says nothing of the host that reports it."""
-    wanted = pl.col("kind").is_in(["ib-completion", "ib-modify-qp", "ib-async-event", "ib-qp-retry"])
-    rows = where_reported(nccl_errors.filter(wanted & (pl.col("level") == "WARN")), processes)
-    trying = not rows.height
-    if trying and nccl_tails is not None:
-        retries = _still_trying(nccl_errors, nccl_tails, "ib-qp-retry")
-        rows = where_reported(retries.with_columns(kind=pl.lit("ib-modify-qp")), processes)
-    # Status 5 (flush) only follows an earlier error; events such as a GID change or port active are no faults.
-    rows = rows.filter(
-        ~(pl.col("message").str.contains(r"status=(?:5\b|IBV_WC_WR_FLUSH_ERR)") | pl.col("message").str.contains(r"with error 5,"))
-    )
-    rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains(_FAULTS))
-    # torch prints NCCL's last error again, without the host that stands in NCCL's own line.
-    far_end = pl.col("message").str.extract(_PEER)
-    rows = rows.filter(
-        pl.col("host").is_not_null() | ~far_end.is_in(far_end.filter(pl.col("host").is_not_null()).implode()).fill_null(value=False)
-    )
+    rows, trying = _device_errors(nccl_errors, nccl_tails, processes)
     if not rows.height:
         return
     over = {r["address"]: r for r in lost_hosts.collect().iter_rows(named=True)} if lost_hosts is not None else {}
@@ -544,7 +533,7 @@ def ib_error(
     for home, rank in processes.filter(pl.col("rank").is_not_null()).select("host", "rank").collect().iter_rows():
         here.setdefault(home, set()).add(rank)
     for (host,), part in rows.group_by("host", maintain_order=True):
-        peers = set(part.select(far_end.str.split("<").list.first()).to_series().to_list())
+        peers = set(part.select(_FAR_END.str.split("<").list.first()).to_series().to_list())
         if host not in failed | dark and part["kind"].eq("ib-completion").all() and part["message"].str.contains(_UNANSWERED).all():
             if peers <= set(over):
                 yield _unanswered(host, part, [over[p] for p in sorted(peers)])
@@ -552,57 +541,74 @@ def ib_error(
             if dark and peers <= _own_addresses(nccl_network, tuple(sorted(dark))):
                 yield _towards_dark(host, part, sorted(dark))
                 continue
-        far = bool(failed) and host not in failed
-        devices = sorted({d for text in part["message"].to_list() if (m := _HCA.search(str(text))) for d in m.groups() if d})
-        message = str(part["message"][0])[:140]
-        gone = tuple(sorted(silent - here.get(host, set())))
-        _, other, instead, look = next((o for o in _OTHERWISE if part["message"].str.contains(o[0]).all()), ("", None, None, ""))
-        unreachable = part["kind"].eq("ib-modify-qp").all()
-        # A peer that died does not answer either: where the far end is not seen, that is as likely as a link.
-        unseen = not (seen or unreachable or other or host in failed)
-        yield Finding(
-            title=f"RDMA errors on {host or 'a host'}{' at ' + ', '.join(devices) if devices else ''}: {message}",
-            summary=_UNREACHABLE
-            if unreachable
-            else other
-            or "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer)."
-            + (f" The port that failed is told by {', '.join(sorted(str(h) for h in failed))}." if far else ""),
-            severity="warning" if far else None,
-            confidence="low"
-            if other
-            else "high"
-            if devices and not trying and (host in failed or (seen and not failed and not gone))
-            else "medium",
-            hosts=(str(host),) if host else (),
-            alternatives=(("rank-died", gone, "nothing says that it ended"),)
-            if gone and host not in failed
-            else ((instead, (), None),)
-            if instead
-            else (("rank-died", (), None),)
-            if unseen
-            else (),
-            culprits=tuple(Culprit(host=str(host) if host else None, nic=d) for d in (devices or [None])),
-            subject=("ib", str(host), *devices),
-            evidence=cite(part, "reported by NCCL"),
-            evidence_total=part.height,
-            remedy="Compare the GIDs and the RoCE settings of the two hosts (show_gids, NCCL_IB_GID_INDEX, the addresses and subnets of both interfaces); "
+        gone = () if host in failed else tuple(sorted(silent - here.get(host, set())))
+        alone = host in failed or (seen and not failed and not gone)
+        elsewhere = sorted(str(h) for h in failed) if host not in failed else []
+        yield _at_devices(host, part, gone=gone, elsewhere=elsewhere, sure=alone and not trying, seen=seen or host in failed)
+
+
+def _device_errors(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame | None, processes: pl.LazyFrame) -> tuple[pl.DataFrame, bool]:
+    """What NCCL says of devices that is a fault, and whether that is no more than retries to the end of the log."""
+    wanted = pl.col("kind").is_in(["ib-completion", "ib-modify-qp", "ib-async-event", "ib-qp-retry"])
+    rows = where_reported(nccl_errors.filter(wanted & (pl.col("level") == "WARN")), processes)
+    trying = not rows.height
+    if trying and nccl_tails is not None:
+        retries = _still_trying(nccl_errors, nccl_tails, "ib-qp-retry")
+        rows = where_reported(retries.with_columns(kind=pl.lit("ib-modify-qp")), processes)
+    # Status 5 (flush) only follows an earlier error; events such as a GID change or port active are no faults.
+    rows = rows.filter(
+        ~(pl.col("message").str.contains(r"status=(?:5\b|IBV_WC_WR_FLUSH_ERR)") | pl.col("message").str.contains(r"with error 5,"))
+    )
+    rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains(_FAULTS))
+    # torch prints NCCL's last error again, without the host that stands in NCCL's own line.
+    again = _FAR_END.is_in(_FAR_END.filter(pl.col("host").is_not_null()).implode()).fill_null(value=False)
+    return rows.filter(pl.col("host").is_not_null() | ~again), trying
+
+
+def _at_devices(host: object, part: pl.DataFrame, *, gone: tuple[int, ...], elsewhere: list[str], sure: bool, seen: bool) -> Finding:
+    """What a host says of its devices. ``gone``: ranks of other hosts that fell silent before. ``elsewhere``: the hosts that report their own
+    port. ``seen``: the far end would be seen, were it the one that is gone."""
+    hosts = (str(host),) if host else ()
+    devices = sorted({d for text in part["message"].to_list() if (m := _HCA.search(str(text))) for d in m.groups() if d})
+    _, other, instead, look = next((o for o in _OTHERWISE if part["message"].str.contains(o[0]).all()), ("", None, None, ""))
+    unreachable = part["kind"].eq("ib-modify-qp").all()
+    remedy = look or "Check port state and error counters of this device and of its switch port; reseat or replace the cable."
+    if unreachable:
+        summary = _UNREACHABLE
+        remedy = (
+            "Compare the GIDs and the RoCE settings of the two hosts (show_gids, NCCL_IB_GID_INDEX, the addresses and subnets of both interfaces); "
             "check that both ports are active."
-            if unreachable
-            else look or "Check port state and error counters of this device and of its switch port; reseat or replace the cable.",
-            prevention="Watch link_downed, symbol and retry counters of all ports; drain hosts whose counters rise.",
-            would_refute=("clean counters on both ends and a peer that died first",),
-            actions=(
-                Action("fix_config", hosts=(str(host),) if host else (), command="show_gids; ibstat")
-                if unreachable
-                else Action("collect_more", hosts=(str(host),) if host else (), command="dmesg -T")
-                if other
-                else Action(
-                    "check_cable_or_optic",
-                    hosts=(str(host),) if host else (),
-                    command=f"ibstat {devices[0]}; perfquery" if devices else "ibstat",
-                ),
-            ),
         )
+        action = Action("fix_config", hosts=hosts, command="show_gids; ibstat")
+    elif other:
+        summary, action = other, Action("collect_more", hosts=hosts, command="dmesg -T")
+    else:
+        summary = "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer)."
+        summary += f" The port that failed is told by {', '.join(elsewhere)}." if elsewhere else ""
+        action = Action("check_cable_or_optic", hosts=hosts, command=f"ibstat {devices[0]}; perfquery" if devices else "ibstat")
+    if gone:
+        alternatives: tuple[tuple[str, tuple[int, ...], str | None], ...] = (("rank-died", gone, "nothing says that it ended"),)
+    elif instead:
+        alternatives = ((instead, (), None),)
+    else:
+        # A peer that died does not answer either: where the far end is not seen, that is as likely as a link.
+        alternatives = () if seen or unreachable or other else (("rank-died", (), None),)
+    return Finding(
+        title=f"RDMA errors on {host or 'a host'}{' at ' + ', '.join(devices) if devices else ''}: {str(part['message'][0])[:140]}",
+        summary=summary,
+        severity="warning" if elsewhere else None,
+        confidence="low" if other else "high" if devices and sure else "medium",
+        hosts=hosts,
+        alternatives=alternatives,
+        culprits=tuple(Culprit(host=str(host) if host else None, nic=d) for d in (devices or [None])),
+        subject=("ib", str(host), *devices),
+        evidence=cite(part, "reported by NCCL"),
+        evidence_total=part.height,
+        remedy=remedy,
+        prevention="Watch link_downed, symbol and retry counters of all ports; drain hosts whose counters rise.",
+        would_refute=("clean counters on both ends and a peer that died first",),
+        actions=(action,),
+    )
 
 
 def _port_down(host_nics: pl.LazyFrame | None, ib_ports: pl.LazyFrame | None) -> set[str]:
