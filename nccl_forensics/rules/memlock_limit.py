@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, located, people, place, ranks_of
+from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, located, people, place, ranks_of, refused
 from nccl_forensics.words import ranks_words
 
 _REFUSED = r"ibv_(?:reg_mr|reg_mr_iova2?|create_cq|create_qp|reg_dmabuf_mr|alloc_pd)\w* failed with error Cannot allocate memory"
@@ -53,17 +53,11 @@ def memlock_limit(
     if limits is not None:
         wanted = limits.filter((pl.col("name") == "memlock") & ~pl.col("unlimited") & (pl.col("soft") < enough_gib * 2**30))
         low = located(wanted, source_hosts).unique(["host", "source_id"], maintain_order=True).to_dicts()
-    says = pl.col("message").str.contains(_REFUSED)
-    in_nccl = nccl_errors is not None and nccl_errors.filter(says).head(1).collect().height > 0
-    if exceptions is not None and not in_nccl:
-        # What NCCL itself says is judged by a rule of its own; the framework then only repeats it.
-        refused = located(exceptions.filter(says), source_hosts).select(_COLUMNS).sort("source_id", "line_no")
-    else:
-        refused = pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.String()))
-    named = refused.filter(pl.col("host").is_not_null())
-    refused = named if named.height else refused
-    hosts: set[object] = set(refused["host"].to_list())
-    for (host,), part in refused.group_by("host", maintain_order=True):
+    said = refused(nccl_errors, exceptions, source_hosts, pl.col("message").str.contains(_REFUSED), _COLUMNS)
+    named = said.filter(pl.col("host").is_not_null())
+    said = named if named.height else said
+    hosts: set[object] = set(said["host"].to_list())
+    for (host,), part in said.group_by("host", maintain_order=True):
         culprits = tuple(
             Culprit(rank=who.of_pid(host, pid), host=str(host) if host else None, pid=pid)
             for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list()

@@ -18,7 +18,7 @@ Drain the node; read its console, BMC log and pstore. With a file server that do
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated
 
@@ -40,7 +40,7 @@ from nccl_forensics.rules.common.hosts import (
     untimely_finding,
     while_it_stood,
 )
-from nccl_forensics.rules.common.ties import job_of, tied
+from nccl_forensics.rules.common.ties import Job, job_of, tied
 
 _WORDS: dict[str, tuple[str, Severity, Confidence]] = {
     "panic": ("its kernel panicked", "critical", "high"),
@@ -94,28 +94,39 @@ def node_failed(
     if old.height:
         yield untimely_finding(old, "kernel events")
     rows = rows.filter(inside)
+    yield from _broken(rows, who, job)
+    stood = rows.filter(while_it_stood(rows, job_times, stop_s) & failed)
+    yield from _booted(stood.filter(pl.col("kind") == "boot"), who, job)
+    rows = rows.with_columns(struck=at_the_stop(rows, job_times, stop_s) & failed)
+    yield from _locked(rows.filter(pl.col("kind") == "lockup"), lockup_s, who, job)
+    yield from _hung(rows, hung_tasks, who, failed=failed)
+    yield from _not_well(rows)
+    for (host,), part in rows.filter((pl.col("kind") == "edac") & (pl.col("severity") == "fatal")).group_by("host", maintain_order=True):
+        title = f"{place(host)} has uncorrected errors of its host memory"
+        yield _finding(host, title, _quoted(part), part, "error", "medium", (_whole(host),), (), "edac")
+
+
+def _quoted(part: pl.DataFrame) -> str:
+    return f'"{part["message"][0]}".'
+
+
+def _broken(rows: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:
+    """What ends a kernel, or a process that touched broken memory."""
     panicked = set(rows.filter(pl.col("kind") == "panic")["host"].to_list())
     for (host, kind), part in rows.filter(pl.col("kind").is_in(list(_WORDS))).group_by("host", "kind", maintain_order=True):
         if kind == "oops" and host in panicked:
             continue
         words, severity, confidence = _WORDS[str(kind)]
-        first = part.row(0, named=True)
-        requested = "sysrq" in str(first["message"]).lower() or any("sysrq" in str(d or "").lower() for d in part["detail"].to_list())
+        requested = any("sysrq" in str(text or "").lower() for text in (part["message"][0], *part["detail"].to_list()))
+        summary = _quoted(part) + (" It was asked for by hand (sysrq)." if requested else "")
         pids = part["pid"].drop_nulls().to_list()
-        culprits = tuple(Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in pids) or _all_of(host, who)
-        found = _finding(
-            host,
-            f"{place(host)} failed: {words}",
-            f'"{first["message"]}".' + (" It was asked for by hand (sysrq)." if requested else ""),
-            part,
-            severity,
-            confidence,
-            culprits,
-            ranks_of(culprits) or who.of_host(host),
-            str(kind),
-        )
+        culprits = _processes(host, pids, who) or _all_of(host, who)
+        ranks = ranks_of(culprits) or who.of_host(host)
+        found = _finding(host, f"{place(host)} failed: {words}", summary, part, severity, confidence, culprits, ranks, str(kind))
         yield tied(found, job.tie(part, host, pids=pids))
-    boots = rows.filter(while_it_stood(rows, job_times, stop_s) & (pl.col("kind") == "boot") & failed)
+
+
+def _booted(boots: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:
     for (host,), part in boots.group_by("host", maintain_order=True):
         found = _finding(
             host,
@@ -130,16 +141,18 @@ def node_failed(
             "boot",
         )
         yield tied(found, job.tie(part, host))
-    locked = rows.filter(pl.col("kind") == "lockup")
-    for (host,), part in locked.group_by("host", maintain_order=True):
+
+
+def _locked(lockups: pl.DataFrame, long_s: float, who: People, job: Job) -> Iterator[Finding]:
+    """CPUs that are stuck in the kernel: a stop, if hard, for long, again and again or when the job stopped."""
+    for (host,), part in lockups.group_by("host", maintain_order=True):
         hard = part.filter(pl.col("state") == "hard").height > 0
         longest = float(str(part["value"].max() or 0))
-        struck = failed and bool(at_the_stop(part, job_times, stop_s).any())
-        long = hard or longest >= lockup_s or part.height >= 3 or struck
+        struck = bool(part["struck"].any())
+        long = hard or longest >= long_s or part.height >= 3 or struck
         names = sorted({str(c) for c in part["comm"].to_list() if c})
-        culprits = tuple(
-            Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in part["pid"].drop_nulls().unique(maintain_order=True)
-        ) or (_all_of(host, who) if long else (Culprit(host=_text(host)),))
+        pids = part["pid"].drop_nulls()
+        culprits = _processes(host, pids.unique(maintain_order=True), who) or (_all_of(host, who) if long else (_whole(host),))
         found = _finding(
             host,
             f"CPUs of {place(host)} are stuck in the kernel"
@@ -154,28 +167,21 @@ def node_failed(
             ranks_of(culprits) or (who.of_host(host) if long else ()),
             "lockup",
         )
-        yield tied(found, job.tie(part, host, pids=part["pid"].drop_nulls().to_list())) if long else found
-    struck_rows = rows.with_columns(struck=at_the_stop(rows, job_times, stop_s) & failed)
-    yield from _hung(struck_rows, hung_tasks, who, failed=failed)
-    yield from _not_well(rows)
-    broken = rows.filter((pl.col("kind") == "edac") & (pl.col("severity") == "fatal"))
-    for (host,), part in broken.group_by("host", maintain_order=True):
-        yield _finding(
-            host,
-            f"{place(host)} has uncorrected errors of its host memory",
-            f'"{part["message"][0]}".',
-            part,
-            "error",
-            "medium",
-            (Culprit(host=_text(host)),),
-            (),
-            "edac",
-        )
+        yield tied(found, job.tie(part, host, pids=pids.to_list())) if long else found
+
+
+def _whole(host: object) -> Culprit:
+    return Culprit(host=str(host) if host else None)
+
+
+def _processes(host: object, pids: Iterable[int], who: People) -> tuple[Culprit, ...]:
+    """Processes of a host, with their ranks."""
+    return tuple(replace(_whole(host), rank=who.of_pid(host, pid), pid=pid) for pid in pids)
 
 
 def _all_of(host: object, who: People) -> tuple[Culprit, ...]:
     """The host with every rank that ran on it: with its kernel all of them stop."""
-    return tuple(Culprit(rank=rank, host=_text(host)) for rank in who.of_host(host)) or (Culprit(host=_text(host)),)
+    return tuple(replace(_whole(host), rank=rank) for rank in who.of_host(host)) or (_whole(host),)
 
 
 def _not_well(rows: pl.DataFrame) -> Iterator[Finding]:
@@ -191,7 +197,7 @@ def _not_well(rows: pl.DataFrame) -> Iterator[Finding]:
             part,
             "error" if damaged.height else "warning",
             "medium" if damaged.height else "low",
-            (Culprit(host=_text(host)),),
+            (_whole(host),),
             (),
             "disk",
         )
@@ -200,17 +206,7 @@ def _not_well(rows: pl.DataFrame) -> Iterator[Finding]:
         for (host,), part in bad.group_by("host", maintain_order=True):
             if part["message"].str.contains(_CORRECTED).any() and not part["message"].str.contains(_SERIOUS).any():
                 continue
-            yield _finding(
-                host,
-                f"{place(host)} {words}",
-                f'"{part["message"][0]}".',
-                part,
-                "warning",
-                "medium",
-                (Culprit(host=_text(host)),),
-                (),
-                kind,
-            )
+            yield _finding(host, f"{place(host)} {words}", _quoted(part), part, "warning", "medium", (_whole(host),), (), kind)
 
 
 def _hung(rows: pl.DataFrame, least: int, who: People, *, failed: bool) -> Iterator[Finding]:
@@ -224,9 +220,7 @@ def _hung(rows: pl.DataFrame, least: int, who: People, *, failed: bool) -> Itera
         tasks = _at(hung, host)
         recovered = _at(back, host).height > 0
         servers = sorted({str(s) for s in mine["ifname"].to_list() if s})
-        culprits = tuple(
-            Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in tasks["pid"].drop_nulls().unique(maintain_order=True)
-        ) or (Culprit(host=_text(host)),)
+        culprits = _processes(host, tasks["pid"].drop_nulls().unique(maintain_order=True), who) or (_whole(host),)
         known = failed and bool(ranks_of(culprits))
         together = bool(mine["struck"].any()) and not recovered
         stop = tasks.height >= least or (mine.height > 0 and tasks.height > 0) or known or together
@@ -293,7 +287,3 @@ def _finding(
         would_refute=("the lines are from another boot, or from after the job",),
         actions=(Action("collect_more" if subject == "storage" else "reboot_node", hosts=hosts, ranks=ranks, confidence=confidence),),
     )
-
-
-def _text(host: object) -> str | None:
-    return str(host) if host else None

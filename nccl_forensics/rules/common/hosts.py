@@ -29,6 +29,17 @@ def located(table: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.DataFr
     return frame.with_columns(host=pl.coalesce(stated)).drop("source_host")
 
 
+def refused(
+    nccl_errors: pl.LazyFrame | None, exceptions: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None, says: pl.Expr, columns: list[str]
+) -> pl.DataFrame:
+    """Exceptions that say that the host refused something, in the order of their lines. None where NCCL itself says so: that is judged by
+    a rule of its own, and the framework then only repeats it."""
+    in_nccl = nccl_errors is not None and has_rows(nccl_errors.filter(says))
+    if exceptions is None or in_nccl:
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.String()))
+    return located(exceptions.filter(says), source_hosts).select(columns).sort("source_id", "line_no")
+
+
 def addressed(
     rows: pl.DataFrame, gpus: pl.LazyFrame | None, kernel_events: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None
 ) -> pl.DataFrame:
