@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import polars as pl
@@ -25,78 +26,95 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
     their peers there, or than they themselves made before.
     """
     state = progress.filter(pl.col("last_seq").is_not_null() & pl.col("rank").is_not_null()).collect()
-    last: dict[tuple[str, str], dict[int, int]] = {}
-    facts: dict[tuple[str, str, int], int] = {}  # the rows of the state
+    last: dict[_Group, dict[int, int]] = {}
+    rows: dict[tuple[_Group, int], int] = {}  # of the state
+    groups_of: dict[tuple[str, int], list[_Group]] = {}
     for at, (domain, group, rank, seq) in enumerate(state.select("domain", "group_key", "rank", "last_seq").iter_rows()):
         last.setdefault((domain, group), {})[rank] = seq
-        facts[domain, group, rank] = at
-    groups_of: dict[tuple[str, int], list[tuple[str, str]]] = {}
-    for key, ranks in last.items():
+        rows[(domain, group), rank] = at
+    for group, ranks in last.items():
         for rank in ranks:
-            groups_of.setdefault((key[0], rank), []).append(key)
-    out: dict[int, tuple[dict[str, object], str]] = {}
-    outvoted: set[int] = set()
+            groups_of.setdefault((group[0], rank), []).append(group)
     recorded = {rank for (domain, _), ranks in last.items() if domain == "fr" for rank in ranks}
+    out: dict[int, _Jump] = {}
     # What several peers tell is said rather than what the other one of a pair does.
-    for key, ranks in sorted(last.items(), key=lambda group: len(group[1]) > 2):
+    for group, ranks in sorted(last.items(), key=lambda known: len(known[1]) > 2):
         front = max(ranks.values())
         behind = [r for r, s in ranks.items() if s < front]
         peers = [r for r, s in ranks.items() if s == front]
         pair = len(behind) == len(peers) == 1
         if not behind or (len(behind) >= len(peers) and not (pair and operations is not None)):
             continue
-        ahead: dict[tuple[str, str], int | None] = {}
-        alone: dict[tuple[str, str], bool] = {}
+        reached = _Reached(last, behind, frozenset(peers))
         for rank in behind:
-            if key[0] != "fr" and rank in recorded:
+            if group[0] != "fr" and rank in recorded:
                 continue
-            for other in groups_of[key[0], rank]:
-                if other == key:
+            for other in groups_of[group[0], rank]:
+                if other == group:
                     continue
-                theirs = last[other]
-                if other not in ahead:
-                    few = peers if len(peers) < len(theirs) else theirs
-                    there = [theirs[p] for p in few if p in theirs and ranks.get(p) == front]
-                    ahead[other] = max(there, default=None)
-                    # Where more of those in both groups went this way than the other, it is no exception: they may wait for one that never
-                    # came to a group of theirs.
-                    alone[other] = sum(theirs.get(r, -1) > max(there, default=-1) for r in behind) <= len(there)
-                shared = ahead[other]
-                if shared is not None and theirs[rank] > shared:
-                    peer = state.row(facts[(*key, peers[0])], named=True)
-                    mine = state.row(facts[(*key, rank)], named=True)
-                    out[rank] = (
-                        {
-                            "domain": key[0],
-                            "group_key": key[1],
-                            "waiters": sorted(set(peers) | {r for r in theirs if r != rank}),
-                            "seq": ranks[rank] + 1,
-                            "op": peer["last_op"],
-                            "call_site": peer["last_call_site"],
-                            "source_id": peer["source_id"],
-                            "line_no": peer["line_no"],
-                            "record": peer["record"],
-                            "own_source_id": mine["source_id"],
-                            "own_line_no": mine["line_no"],
-                            "own_record": mine["record"],
-                            "beyond": shared + 1,
-                        },
-                        other[1],
-                    )
-                    outvoted |= set() if alone[other] else {rank}
+                shared, few = reached(other)
+                if shared is not None and last[other][rank] > shared:
+                    peer, mine = (state.row(rows[group, r], named=True) for r in (peers[0], rank))
+                    waiters = sorted(set(peers) | {r for r in last[other] if r != rank})
+                    fact = _left_out(group, peer, mine) | {"waiters": waiters, "seq": ranks[rank] + 1, "beyond": shared + 1}
+                    out[rank] = _Jump(fact, other[1], few=few and (rank not in out or out[rank].few))
                     break
     if out and operations is not None:
         fewer = _fewer_calls(out, last, operations)
-        missed = {r: v for r, v in out.items() if fewer[r]}
+        missed = {r: jump for r, jump in out.items() if fewer[r]}
         # Of two alone in a group either may be the one that went on: only calls that are missing tell.
-        some = {r: v for r, v in out.items() if fewer[r] is None and len(last[(str(v[0]["domain"]), str(v[0]["group_key"]))]) > 2}
-        out = missed or {r: v for r, v in some.items() if r not in outvoted}
-    return out
+        some = {r: jump for r, jump in out.items() if fewer[r] is None and len(last[jump.domain, str(jump.fact["group_key"])]) > 2}
+        out = missed or {r: jump for r, jump in some.items() if jump.few}
+    return {rank: (jump.fact, jump.ahead) for rank, jump in out.items()}
 
 
-def _fewer_calls(
-    jumps: dict[int, tuple[dict[str, object], str]], last: dict[tuple[str, str], dict[int, int]], operations: pl.LazyFrame
-) -> dict[int, bool | None]:
+#: Domain and key of a group.
+_Group = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Jump:
+    """What a rank left out, the group that it went on to, and whether only ``few`` of those in both groups ever went that way: where more of
+    them did than did not, it is no exception, and they may wait for one that never came to a group of theirs."""
+
+    fact: dict[str, object]
+    ahead: str
+    few: bool
+
+    @property
+    def domain(self) -> str:
+        return str(self.fact["domain"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """How far the members of a group came in other groups: those that are ``behind`` in it, and their ``peers``. Each group is looked at
+    once, whatever the number of ranks."""
+
+    last: Mapping[_Group, Mapping[int, int]]
+    behind: Sequence[int]
+    peers: Set[int]
+    known: dict[_Group, tuple[int | None, bool]] = field(default_factory=dict)
+
+    def __call__(self, other: _Group) -> tuple[int | None, bool]:
+        """The furthest that peers came there, None if none of them is in that group; and whether no more of those behind went further than
+        there are peers in both."""
+        if other not in self.known:
+            theirs = self.last[other]
+            both = [p for p in self.peers if p in theirs] if len(self.peers) < len(theirs) else [r for r in theirs if r in self.peers]
+            furthest = max((theirs[p] for p in both), default=None)
+            further = sum(theirs.get(r, -1) > (-1 if furthest is None else furthest) for r in self.behind)
+            self.known[other] = furthest, further <= len(both)
+        return self.known[other]
+
+
+def _left_out(group: _Group, peer: Mapping[str, object], mine: Mapping[str, object]) -> dict[str, object]:
+    """The operation that a peer is in, and where the rank itself stands in its group."""
+    there = {"op": peer["last_op"], "call_site": peer["last_call_site"]} | {name: peer[name] for name in PLACE}
+    return {"domain": group[0], "group_key": group[1]} | there | {f"own_{name}": mine[name] for name in PLACE}
+
+
+def _fewer_calls(jumps: Mapping[int, _Jump], last: Mapping[_Group, Mapping[int, int]], operations: pl.LazyFrame) -> dict[int, bool | None]:
     """Which of the ranks made fewer calls like the missed one right before the first operation of the group they went on to that their
     peers never came to (``beyond``), back to the one before it, than any peer did between the same two, or without such peers than they
     themselves did between two like these; None where that cannot be counted.
@@ -105,9 +123,9 @@ def _fewer_calls(
     several buckets, what lies between two operations of a group depends on which two they are.
     """
     asked: list[tuple[object, ...]] = []
-    for rank, (fact, ahead) in jumps.items():
-        domain, end = str(fact["domain"]), fact["beyond"]
-        asked += [(rank, domain, ahead, member, fact["op"], fact["call_site"], end) for member in last[(domain, ahead)]]
+    for rank, gone in jumps.items():
+        like = (gone.fact["op"], gone.fact["call_site"], gone.fact["beyond"])
+        asked += [(rank, gone.domain, gone.ahead, member, *like) for member in last[gone.domain, gone.ahead]]
     spans = pl.DataFrame(asked, schema=_SPANS, orient="row")
     own = operations.filter(
         pl.col("domain").is_in(spans["domain"].unique().implode())

@@ -100,29 +100,34 @@ def _recorded(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame)
 def _due_later(rows: list[dict[str, object]], calls: Calls) -> Iterator[dict[str, object]]:
     """Those of them whose own call at that number may be what is due after the one in which the others stand."""
     for row in rows:
-        key, beyond = row.pop("group_key"), (row.pop("ahead_key"), row["ahead_seq"])
-        if _too_soon(calls, row["rank"], (key, row["seq"]), beyond):
-            continue
-        own = (pl.col("domain") == "fr") & (pl.col("group_key") == key) & (pl.col("rank") == row["rank"]) & ~pl.col("is_p2p")
-        line = (
-            calls.every.filter(own & (pl.col("seq") <= int(str(row["seq"]))))
-            .sort("seq")
-            .select("seq", pl.struct("op", "shape", "dtype").alias("call"))
-        )
-        made = line.with_columns(after=pl.col("call").shift(-1), next=pl.col("seq").shift(-1)).collect()
-        if made.is_empty() or made["seq"][-1] != row["seq"]:
-            yield row
-            continue
-        followed = made.filter((pl.col("call") == made["call"][-1]) & (pl.col("next") == pl.col("seq") + 1))
-        if followed.is_empty() or (followed["after"] == followed["call"]).any():
+        late, ahead = (row.pop("group_key"), row["seq"]), (row.pop("ahead_key"), row["ahead_seq"])
+        made = _own_calls(calls, row["rank"])
+        if not _too_soon(made, late, ahead) and _may_follow(made, *late):
             yield row
 
 
-def _too_soon(calls: Calls, rank: object, late: tuple[object, object], ahead: tuple[object, object]) -> bool:
+def _own_calls(calls: Calls, rank: object) -> pl.DataFrame:
+    """All that a rank called, in its order: ``group_key``, ``seq`` and what makes calls of one group alike."""
+    own = (pl.col("domain") == "fr") & (pl.col("rank") == rank) & ~pl.col("is_p2p") & pl.col("seq").is_not_null()
+    return calls.every.filter(own).sort("order").select("group_key", "seq", call=pl.struct("group_key", "op", "shape", "dtype")).collect()
+
+
+def _may_follow(made: pl.DataFrame, group: object, seq: object) -> bool:
+    """Whether the rank's call ``seq`` of the group may be what its program calls after the one before it: earlier ones like it were not
+    all followed by another."""
+    line = made.filter((pl.col("group_key") == group) & (pl.col("seq") <= int(str(seq)))).sort("seq")
+    if line.is_empty() or line["seq"][-1] != seq:
+        return True
+    last = line["call"][-1]
+    followed = line.with_columns(after=pl.col("call").shift(-1), next=pl.col("seq").shift(-1)).filter(
+        (pl.col("call") == last) & (pl.col("next") == pl.col("seq") + 1)
+    )
+    return followed.is_empty() or bool((followed["after"] == followed["call"]).any())
+
+
+def _too_soon(made: pl.DataFrame, late: tuple[object, object], ahead: tuple[object, object]) -> bool:
     """Whether the rank made the call ``late`` (group and number) sooner after ``ahead`` than it ever made one like it after one like that:
     then it is not what is due after it, and the two are in the other order."""
-    own = (pl.col("domain") == "fr") & (pl.col("rank") == rank) & ~pl.col("is_p2p") & pl.col("seq").is_not_null()
-    made = calls.every.filter(own).sort("order").select("group_key", "seq", call=pl.struct("group_key", "op", "shape", "dtype")).collect()
     at = {place: n for n, place in enumerate(made.select("group_key", "seq").iter_rows())}
     if late not in at or ahead not in at or at[ahead] > at[late]:
         return False

@@ -51,7 +51,8 @@ def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_gr
     ).drop("there")
     told = placed.filter((own | barrier) & (pl.col("kind") != "fingerprint")).collect()
     lines = placed.filter((pl.col("kind") == "fingerprint") & pl.col("home").is_not_null())
-    running, absent = _runners(lines, told, known), _absent(lines, told, known)
+    complete = _all_print(lines, known)
+    running, absent = _runners(lines, told) if complete else {}, _absent(lines, told, complete=complete)
     meant = pl.DataFrame(_meant(told.rows(named=True), _groups(fr_groups), running, absent), schema=told.schema)
     rest = placed.filter(~(own | barrier).fill_null(False))
     return pl.concat([rest, printed, meant.lazy()]).drop("home")
@@ -114,8 +115,9 @@ def _all_print(lines: pl.LazyFrame, known: pl.LazyFrame) -> bool:
     return homes.len() > int(max([-1, *known.select("of_source").collect()["of_source"].to_list()]))
 
 
-def _absent(lines: pl.LazyFrame, told: pl.DataFrame, known: pl.LazyFrame) -> Mapping[tuple[object, object], Sequence[int] | None]:
-    """Whom a barrier misses that DETAIL holds before a call of some ranks, by source and line; None where that may be several.
+def _absent(lines: pl.LazyFrame, told: pl.DataFrame, *, complete: bool) -> Mapping[tuple[object, object], Sequence[int] | None]:
+    """Whom a barrier misses that DETAIL holds before a call of some ranks, by source and line; None where that may be several, or where
+    not every rank prints its calls.
 
     The first rank of the group printed that call just before. Whoever else printed it came, and where none of these is known there by its
     rank of the job, the number that is missed is not such a rank either: it is one of those that were known by it before and did not come.
@@ -127,7 +129,6 @@ def _absent(lines: pl.LazyFrame, told: pl.DataFrame, known: pl.LazyFrame) -> Map
     rows = lines.select("source_id", "line_no", "home", "rank", "seq", "op", "detail").collect()
     by_number = rows.group_by("rank").agg(pl.col("home").unique())
     known_by = {number: set(homes) for number, homes in by_number.iter_rows()}
-    complete = _all_print(lines, known)
     for row in missed.iter_rows(named=True):
         own = rows.filter((pl.col("source_id") == row["source_id"]) & (pl.col("line_no") < row["line_no"])).sort("line_no").tail(1)
         came = rows.join(own, on=["seq", "op", "detail"], how="semi", nulls_equal=True).filter(pl.col("home") != row["home"])
@@ -141,11 +142,11 @@ def _absent(lines: pl.LazyFrame, told: pl.DataFrame, known: pl.LazyFrame) -> Map
     return found
 
 
-def _runners(lines: pl.LazyFrame, told: pl.DataFrame, known: pl.LazyFrame) -> Mapping[tuple[object, ...], int]:
+def _runners(lines: pl.LazyFrame, told: pl.DataFrame) -> Mapping[tuple[object, ...], int]:
     """The only process that says of itself what a comparison says of the other: its number within the group, the number of the call, and the
-    call. No rows where a rank of the job printed no call."""
+    call."""
     calls = told.filter(pl.col("kind") == "detail-mismatch")["seq"].drop_nulls().unique()
-    if not calls.len() or not _all_print(lines, known):
+    if not calls.len():
         return {}
     same = ("rank", "seq", "op", "detail")
     rows = (
