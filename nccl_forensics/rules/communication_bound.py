@@ -25,7 +25,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.traces import balance, time_shares
+from nccl_forensics.rules.common.traces import balance, time_shares, usual
 
 
 @rule(name="communication-bound", code="TP01", cause="communication-bound", severity="warning", at_most=1, explains=("low-overlap",))
@@ -48,7 +48,7 @@ def communication_bound(
     transfer = middle["transfer_share"] if several else middle["exposed_share"]
     if middle["exposed_share"] is None or middle["exposed_share"] < exposed_share or transfer < transfer_share:
         return
-    severe = several and transfer >= severe_share and bool((ranks["device"] == "gpu").all()) and int(str(ranks["steps"].min())) >= 3
+    severe = several and transfer >= severe_share and usual(ranks, ranks["steps"].min())
     waiting = (
         f", and {middle['waited_share']:.0%} of it is waiting for the last rank of a collective or for a partner."
         if several

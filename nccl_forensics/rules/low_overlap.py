@@ -27,10 +27,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.traces import balance, time_shares
-
-#: So many steps tell what is usual.
-_STEPS = 3
+from nccl_forensics.rules.common.traces import balance, time_shares, usual
 
 
 @rule(name="low-overlap", code="TP02", cause="low-overlap", severity="warning", at_most=1)
@@ -53,8 +50,9 @@ def low_overlap(
     if middle["overlap_fraction"] >= overlap or middle["gain_share"] < gain_share:
         return
     several = ranks["waited_share"].null_count() == 0
-    often = int(str(ranks["steps"].min())) >= _STEPS and bool((ranks["device"] == "gpu").all())
-    certain = several and often and middle["stretch_share"] is not None and middle["stretch_share"] >= gain_share
+    certain = (
+        several and usual(ranks, ranks["steps"].min()) and middle["stretch_share"] is not None and middle["stretch_share"] >= gain_share
+    )
     yield Finding(
         title=f"only {middle['overlap_fraction']:.0%} of the communication runs while something computes; hiding it would win up to "
         f"{middle['gain_share']:.0%} of the traced time",

@@ -27,10 +27,10 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.traces import balance
+from nccl_forensics.rules.common.traces import balance, usual
 
-#: So many steps tell what is usual; and such a share of all communication that nothing hides must be theirs, if they are its reason.
-_STEPS, _HALF = 3, 0.5
+#: Such a share of all communication that nothing hides must be theirs, if they are its reason.
+_HALF = 0.5
 _BUCKETED = ("all_reduce", "reduce_scatter", "all_gather")
 
 
@@ -65,12 +65,7 @@ def small_buckets(
     # What stands in a queue while nothing computes is lost; one after each layer may have to be as small as it is.
     queued = float((small["queued_ms"].fill_null(0.0) * small["times"] / small["count"]).sum())
     exposed = float(str(ranks["exposed_share"].median() or 0.0)) * span
-    lost = (
-        queued >= max(time_share * span, _HALF * exposed)
-        and steps >= _STEPS
-        and ranks.height > 1
-        and bool((ranks["device"] == "gpu").all())
-    )
+    lost = queued >= max(time_share * span, _HALF * exposed) and ranks.height > 1 and usual(ranks, steps)
     count, every = float(small["times"].sum()), float(rows["times"].sum())
     took = float(small["total_ms"].sum())
     if not every or count / steps < per_step or count < small_share * every or took < time_share * span:

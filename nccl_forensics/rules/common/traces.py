@@ -44,6 +44,15 @@ def balance(trace_measures: pl.LazyFrame, trace_lag: pl.LazyFrame | None, trace_
     )
 
 
+#: So many steps tell what is usual.
+STEPS = 3
+
+
+def usual(ranks: pl.DataFrame, steps: object) -> bool:
+    """Whether what ``balance`` tells is what GPUs do in most steps: a trace of a processor, or of a step or two, is no measure."""
+    return int(float(str(steps))) >= STEPS and bool((ranks["device"] == "gpu").all())
+
+
 def time_shares() -> pl.Expr:
     """What the time of a row of ``balance`` went into, for who quotes it."""
 
