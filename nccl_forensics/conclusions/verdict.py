@@ -114,24 +114,18 @@ def judge(
         explained_by = {s.id: late.id for s in stops for late in losses if _comes_late(s, late)}
         stops = [s for s in stops if s.id not in explained_by]
     roots = _roots(stops, explained_by)
-    # A loss that NCCL refuses to live with is behind a stop that says no more, and less surely, than that NCCL failed. That all wait in one
-    # call and none comes out says less still: a fault of the way between them need be no surer.
-    bare = all(f.finding.cause == "collective-stuck" for f in stops)
     able = [f for f in losses if f.finding.cause in _CAN_STOP]
-    # Where packets of full size are seen to vanish, that is how a call ends that all are surely in.
-    vanishing = [f for f in able if bare and f.finding.cause == "mtu-mismatch" and f.finding.confidence == "high"]
-    weak = [f for f in stops if f.finding.confidence != "high"]
-    behind = [f for f in able if any((_surer(f, s) or (bare and _of_the_way(f))) and explains(f, s) for s in weak)]
-    sure = len(weak) < len(stops)
-    if (vanishing if sure else behind) and stops:
+    sure = any(f.finding.confidence == "high" for f in stops)
+    behind = _behind_sure(able, stops) if sure else _behind_weak(able, stops)
+    if behind and stops:
         explained_by.clear()
-        roots = _roots([*(vanishing if sure else behind), *stops], explained_by)
+        roots = _roots([*behind, *stops], explained_by)
     if roots:
         root = roots[0]
         for other in every:
             if other.id != root.id and other.id not in explained_by and explains(root, other):
                 explained_by[other.id] = root.id
-        confidence = _at_most(root.finding, "medium" if sure and root in vanishing else "high")
+        confidence = _at_most(root.finding, "medium" if sure and root in behind else "high")
         return Verdict("explained", root, confidence, tuple(roots[1:]), explained_by, signs)
     if signs:
         # A loss that alone would stop the job speaks before "unexplained" does.
@@ -151,6 +145,26 @@ def judge(
     if unchecked or not has_job or odd or not (complete or enough):
         return Verdict("insufficient-evidence", None, None, (), explained_by)
     return Verdict("nothing-wrong", None, "medium" if complete and everyone and shown else "low", (), explained_by, signs)
+
+
+def _behind_sure(able: Sequence[Found], stops: Sequence[Found]) -> list[Found]:
+    """Losses that are behind stops of which one is sure: where packets of full size are seen to vanish, that is how a call ends that all
+    are surely in."""
+    vanishing = [f for f in able if f.finding.cause == "mtu-mismatch" and f.finding.confidence == "high"]
+    return vanishing if _bare(stops) else []
+
+
+def _behind_weak(able: Sequence[Found], stops: Sequence[Found]) -> list[Found]:
+    """Losses that are behind stops of which none is sure. One that NCCL refuses to live with is behind a stop that says no more, and less
+    surely, than that NCCL failed. That all wait in one call and none comes out says less still: a fault of the way between them need be no
+    surer."""
+    bare = _bare(stops)
+    return [f for f in able if any((_surer(f, s) or (bare and _of_the_way(f))) and explains(f, s) for s in stops)]
+
+
+def _bare(stops: Sequence[Found]) -> bool:
+    """Whether nothing is seen to stop but a call that none comes out of."""
+    return all(f.finding.cause == "collective-stuck" for f in stops)
 
 
 def _surer(a: Found, b: Found) -> bool:

@@ -364,7 +364,7 @@ def _nodes(nodes: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None, report
             remedy=_NODE[0],
             prevention=_NODE[1],
             would_refute=("the node was not part of the job, or was taken out after it",),
-            actions=(Action("collect_more", hosts=(node,), command=f"scontrol show node {node}; dmesg -T"),),
+            actions=(_look_at(node),),
         )
 
 
@@ -391,8 +391,8 @@ _ADVICE = {
 }
 
 
-def _look_at(nodes: tuple[str, ...]) -> Action:
-    return Action("collect-more", hosts=nodes, command=f"scontrol show node {nodes[0]}; dmesg -T")
+def _look_at(node: str) -> Action:
+    return Action("collect-more", hosts=(node,), command=f"scontrol show node {node}; dmesg -T")
 
 
 def _hosts(part: pl.DataFrame, column: str) -> tuple[str, ...]:
@@ -410,11 +410,13 @@ def _finding(
     *,
     weak: bool = False,
 ) -> Finding:
-    """``always``: a stop that is never an answer to a hang. ``weak``: one that often follows the job's own failure."""
+    """``always``: a stop that is never an answer to a hang. ``weak``: one that often follows the job's own failure. ``hosts`` are blamed
+    where one alone failed."""
     later = bool(own) and not always
     severity: Severity = "info" if later or (weak and own) else "warning" if weak else "critical"
     confidence: Confidence = "low" if later or weak else "medium" if own else "high"
     metrics: Mapping[str, float | int | str | None] = {"rows": rows.height}
+    alone = hosts if cause == "node-failed" and len(hosts) == 1 else ()
     remedy, prevention = _NODE if cause == "node-failed" else _ADVICE.get(subject, _TAKEN)
     return Finding(
         title=title,
@@ -424,14 +426,14 @@ def _finding(
         cause=cause,
         severity=severity,
         confidence=confidence,
-        hosts=hosts if cause == "node-failed" and len(hosts) == 1 else (),
-        culprits=tuple(Culprit(host=h) for h in hosts) if cause == "node-failed" and len(hosts) == 1 else (),
+        hosts=alone,
+        culprits=tuple(Culprit(host=host) for host in alone),
         subject=("stopped", subject),
         evidence=cite(rows, "how the scheduler says that it ended"),
         evidence_total=rows.height,
         remedy=remedy,
         prevention=prevention,
         would_refute=("a failure of the job before the stop",),
-        actions=((_look_at(hosts),) if cause == "node-failed" and len(hosts) == 1 else ()) + (Action("restart_job"),),
+        actions=(*(_look_at(host) for host in alone), Action("restart_job")),
         metrics=metrics,
     )

@@ -306,7 +306,6 @@ def socket_fallback(
     networks: pl.LazyFrame,
     host_nics: pl.LazyFrame | None,
     host_ranks: pl.LazyFrame,
-    nccl_connections: pl.LazyFrame | None,
     settings: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Hosts that talk over sockets while others of the job use RDMA, or although NCCL lists RDMA devices or was told which of them to

@@ -181,34 +181,34 @@ TWO = host_ranks(node1=[0], node2=[1])
 
 
 def test_the_host_on_sockets_is_named_where_another_uses_rdma() -> None:
-    [finding] = socket_fallback.check(networks(node1="IB", node2="Socket"), None, TWO, None)
+    [finding] = socket_fallback.check(networks(node1="IB", node2="Socket"), None, TWO)
     assert told(finding) == ("error", "high", (1,))
     assert finding.hosts == ("node2",)
     assert cited(finding) == [(1, 3), (0, 3)]
 
 
 def test_another_network_of_an_unknown_kind_is_no_sure_sign_of_rdma() -> None:
-    [finding] = socket_fallback.check(networks(node1="TCPX_v7", node2="Socket"), None, TWO, None)
+    [finding] = socket_fallback.check(networks(node1="TCPX_v7", node2="Socket"), None, TWO)
     assert (finding.confidence, finding.severity) == ("medium", "error")
     assert "other hosts over TCPX_v7" in finding.title
     for name in ("IB", "IBext_v8", "AWS Libfabric", "gIB", "OFI"):
-        [finding] = socket_fallback.check(networks(node1=name, node2="Socket"), None, TWO, None)
+        [finding] = socket_fallback.check(networks(node1=name, node2="Socket"), None, TWO)
         assert finding.confidence == "high", name
 
 
 def test_sockets_in_spite_of_rdma_devices_are_an_error() -> None:
-    [finding] = socket_fallback.check(networks(node1="Socket", node2="Socket"), nics(node1=["mlx5_0"]), TWO, None)
+    [finding] = socket_fallback.check(networks(node1="Socket", node2="Socket"), nics(node1=["mlx5_0"]), TWO)
     assert told(finding) == ("error", "high", (0, 1))
 
 
 def test_sockets_where_no_rdma_device_is_listed_are_information_only() -> None:
-    [finding] = socket_fallback.check(networks(node1="Socket", node2="Socket"), None, TWO, None)
+    [finding] = socket_fallback.check(networks(node1="Socket", node2="Socket"), None, TWO)
     assert told(finding) == ("info", "low", (0, 1))
 
 
 def test_sockets_where_a_setting_asks_for_rdma_devices_are_an_error() -> None:
     both = networks(node1="Socket", node2="Socket")
-    [finding] = socket_fallback.check(both, None, TWO, None, settings("NCCL_IB_HCA", ("mlx5_9", [0, 1])))
+    [finding] = socket_fallback.check(both, None, TWO, settings("NCCL_IB_HCA", ("mlx5_9", [0, 1])))
     assert told(finding) == ("error", "medium", (0, 1))
     assert finding.summary == "NCCL_IB_HCA=mlx5_9 asks for RDMA devices, and NCCL found none of them."
     assert cited(finding) == [(0, 3), (1, 3), (0, 2)]
@@ -217,24 +217,24 @@ def test_sockets_where_a_setting_asks_for_rdma_devices_are_an_error() -> None:
 def test_a_filter_of_devices_to_leave_out_asks_for_none() -> None:
     both = networks(node1="Socket", node2="Socket")
     for other in (settings("NCCL_IB_HCA", ("^mlx5_bond_0", [0, 1])), settings("NCCL_IB_TIMEOUT", ("22", [0, 1]))):
-        [finding] = socket_fallback.check(both, None, TWO, None, other)
+        [finding] = socket_fallback.check(both, None, TWO, other)
         assert told(finding) == ("info", "low", (0, 1))
 
 
 def test_a_filter_that_leaves_out_a_whole_kind_of_devices_is_named() -> None:
     both = networks(node1="Socket", node2="Socket")
     for value in ("^mlx5_", "^mlx5", "^mlx5_bond_0,ibp"):
-        [finding] = socket_fallback.check(both, None, TWO, None, settings("NCCL_IB_HCA", (value, [0, 1])))
+        [finding] = socket_fallback.check(both, None, TWO, settings("NCCL_IB_HCA", (value, [0, 1])))
         assert told(finding) == ("error", "medium", (0, 1)), value
         assert finding.summary == f"NCCL_IB_HCA={value} leaves out all RDMA devices of such a name, and NCCL found no other."
     for value in ("^=mlx5_bond_0", "^mlx5_0,mlx5_1", "^mlx5_0:1"):
-        [finding] = socket_fallback.check(both, None, TWO, None, settings("NCCL_IB_HCA", (value, [0, 1])))
+        [finding] = socket_fallback.check(both, None, TWO, settings("NCCL_IB_HCA", (value, [0, 1])))
         assert told(finding) == ("info", "low", (0, 1)), value
 
 
 def test_rdma_everywhere_or_a_single_host_stay_quiet() -> None:
-    assert socket_fallback.check(networks(node1="IB", node2="IB"), None, TWO, None) == []
-    assert socket_fallback.check(networks(node1="Socket"), nics(node1=["mlx5_0"]), host_ranks(node1=[0, 1]), None) == []
+    assert socket_fallback.check(networks(node1="IB", node2="IB"), None, TWO) == []
+    assert socket_fallback.check(networks(node1="Socket"), nics(node1=["mlx5_0"]), host_ranks(node1=[0, 1])) == []
 
 
 def test_a_plugin_that_finds_no_device_before_sockets_are_used_is_named() -> None:

@@ -230,36 +230,34 @@ def dcgm_findings(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
         rank = who.of_index(host, gpu)
         where = place(host, f"index {gpu}") if gpu is not None else f"GPUs of {place(host)}"
         where += f" (rank {rank})" if rank is not None else ""
-        watched = first["category"] in ("Policy", "Job statistics")
         agent = _AGENTS.get(str(first["category"]))
-        tested = f"the check {test} of {agent}" if agent else f"DCGM's test {test}"
+        again = "Run the test again on the idle node; if it fails again, drain the node."
+        if first["category"] in ("Policy", "Job statistics"):
+            what, caveat, why = f": DCGM counted {test} while it watched", "", "what DCGM counted"
+            refuted, again = "the counts are of another job", "Run dcgmi diag -r 3 on the idle node; if it fails, drain the node."
+        elif agent:
+            what, caveat, why = f" failed the check {test} of {agent}", "", f"what {agent} says"
+            refuted = "the check expects another kind of node"
+        else:
+            what, why = f" failed DCGM's test {test}", "result of the test"
+            caveat = " This test is about configuration, not about the hardware."
+            if not config:
+                caveat = " A diagnostic run while jobs use the GPUs fails for no reason of the hardware."
+            refuted = "the test ran while a job used the GPUs"
         links = re.search(r"(?i)nvlink", f"{test} {first['message'] or ''}") is not None
         yield Finding(
             cause="nvlink-fault" if links else None,
-            title=f"{where}: DCGM counted {test} while it watched" if watched else f"{where} failed {tested}",
-            summary=(str(first["message"]) if first["message"] else "The tool gives no reason.")
-            + (
-                ""
-                if watched or agent
-                else " This test is about configuration, not about the hardware."
-                if config
-                else " A diagnostic run while jobs use the GPUs fails for no reason of the hardware."
-            ),
+            title=where + what,
+            summary=(str(first["message"]) if first["message"] else "The tool gives no reason.") + caveat,
             severity="warning" if config else "error",
             confidence="low" if config else "medium",
             ranks=(rank,) if rank is not None else (),
             hosts=(str(host),) if host else (),
             culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=f"index {gpu}" if gpu is not None else None),),
             subject=(str(host or ""), str(gpu), str(test)),
-            evidence=cite(part, "what DCGM counted" if watched else f"what {agent} says" if agent else "result of the test"),
-            remedy="Run dcgmi diag -r 3 on the idle node; if it fails, drain the node."
-            if watched
-            else "Run the test again on the idle node; if it fails again, drain the node.",
+            evidence=cite(part, why),
+            remedy=again,
             prevention="Run dcgmi diag -r 3 on nodes before they take jobs.",
-            would_refute=("the counts are of another job",)
-            if watched
-            else ("the check expects another kind of node",)
-            if agent
-            else ("the test ran while a job used the GPUs",),
+            would_refute=(refuted,),
             actions=(Action("fix_config" if config else "drain_and_reset", hosts=(str(host),) if host else ()),),
         )
