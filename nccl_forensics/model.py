@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
+T = TypeVar("T")
 Severity = Literal["critical", "error", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 Status = Literal["explained", "unexplained", "nothing-wrong", "insufficient-evidence"]
@@ -85,6 +86,21 @@ class Evidence:
     looked_in: tuple[str, ...] = ()
     why: str = ""
     holds: tuple[str, ...] = ()
+
+
+def name_of(told: object) -> str | None:
+    """A name of a host or a device as evidence tells it; one that is empty is not known."""
+    return str(told) if told else None
+
+
+def names_of(told: object) -> tuple[str, ...]:
+    """The same as all that there is to list."""
+    return (str(told),) if told else ()
+
+
+def given(value: T | None) -> tuple[T, ...]:
+    """A number (of a rank, say) as all that there is to list."""
+    return (value,) if value is not None else ()
 
 
 @dataclass(frozen=True, slots=True)

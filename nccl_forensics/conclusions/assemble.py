@@ -19,7 +19,7 @@ from nccl_forensics.conclusions.trace_report import measures
 from nccl_forensics.conclusions.verdict import Verdict
 from nccl_forensics.evidence import AT_MOST
 from nccl_forensics.masking import mask
-from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Evidence, blamed_by
+from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Evidence, blamed_by, names_of
 from nccl_forensics.rules import Found, Outcome, severity_order
 from nccl_forensics.store import Store
 from nccl_forensics.values.units import iso
@@ -259,7 +259,7 @@ def _where(a: Action, told: Mapping[object, Mapping[str, object]]) -> Action:
     known = told.get(a.ranks[0], {})
     host, pid = known.get("host"), known.get("pid")
     command = a.command if pid is None else _SOME_PID.sub(str(pid), a.command)
-    return replace(a, command=command, hosts=a.hosts or ((str(host),) if host else ()))
+    return replace(a, command=command, hosts=a.hosts or names_of(host))
 
 
 def _action(a: Action) -> dict[str, object]:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
 
@@ -105,7 +105,7 @@ def _rdma(rows: pl.DataFrame) -> Iterator[Finding]:
     for (source, test), part in rows.group_by("source_id", "test", maintain_order=True):
         first = part.row(0, named=True)
         status = next((r for r in part.iter_rows(named=True) if r["status"] is not None), first)
-        hosts = (str(first["host"]),) if first["host"] else ()
+        hosts = names_of(first["host"])
         over = f" over {first['device']}" if first["device"] else ""
         # A port that never answers and an address that no route or neighbour leads to are the network's; who refuses may not have been
         # started.
@@ -143,7 +143,7 @@ def _tcp(rows: pl.DataFrame) -> Iterator[Finding]:
             else "Nothing answered: a firewall, a route, or a host that is gone.",
             severity="info" if refused else "warning",
             confidence="low",
-            hosts=(str(host),) if host else (),
+            hosts=names_of(host),
             subject=("iperf3", str(host or ""), str(remote or "")),
             evidence=cite(part, "the failure"),
             evidence_total=part.height,
@@ -152,7 +152,7 @@ def _tcp(rows: pl.DataFrame) -> Iterator[Finding]:
             actions=(
                 Action(
                     "collect_more",
-                    hosts=(str(host),) if host else (),
+                    hosts=names_of(host),
                     command=f"nc -zv {remote or '<host>'} 5201; ip route get {remote or '<host>'}",
                 ),
             ),

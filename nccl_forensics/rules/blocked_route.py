@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, place
 
@@ -55,13 +55,13 @@ def blocked_route(net_routes: pl.LazyFrame, net_addresses: pl.LazyFrame | None, 
             title=f"{place(host)} has a route of kind {row['kind']} for {row['destination']}, in which {listed} lies",
             summary="Packets to that network are refused by the host itself.",
             confidence="medium",
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(host=str(host) if host else None),),
+            hosts=names_of(host),
+            culprits=(Culprit(host=name_of(host)),),
             subject=("route", str(host), str(row["destination"])),
             evidence=cite([row], "the route"),
             remedy="Remove the route, or name the interface that leads to the peers (NCCL_SOCKET_IFNAME).",
             would_refute=("a more specific route that is not in the listing",),
-            actions=(Action("fix_config", hosts=(str(host),) if host else (), command=f"ip route get {hit[0][1]}", confidence="low"),),
+            actions=(Action("fix_config", hosts=names_of(host), command=f"ip route get {hit[0][1]}", confidence="low"),),
         )
 
 

@@ -23,7 +23,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
 from nccl_forensics.values.others import others
@@ -156,14 +156,14 @@ def _finding(
     place, host, node, device, port = key
     owner = host or node
     name = f"{device or 'a port'}" + (f" port {port}" if port is not None else "") + (f" of {owner}" if owner else "")
-    hosts = (str(host),) if host else ()
+    hosts = names_of(host)
     return Finding(
         title=f"{name} {what}",
         summary=summary,
         severity=severity,
         confidence=confidence,
         hosts=hosts,
-        culprits=(Culprit(host=str(host) if host else None, nic=str(device) if device else None),) if host or device else (),
+        culprits=(Culprit(host=name_of(host), nic=name_of(device)),) if host or device else (),
         subject=(str(place), str(device), str(port)),
         evidence=cite(rows, what),
         evidence_total=len(rows),

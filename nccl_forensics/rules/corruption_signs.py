@@ -26,7 +26,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.xid import CONTAINED, UNCONTAINED
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, given
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import People, located, people, place, timely
 
@@ -121,7 +121,7 @@ def _text(value: object) -> str | None:
 def _finding(sign: _Sign, jumps: pl.DataFrame, who: People) -> Finding:
     first = jumps.row(0, named=True)
     rank = who.of_gpu(sign.host, sign.gpu)
-    ranks = (rank,) if rank is not None else ()
+    ranks = given(rank)
     step = f" at step {first['step']}" if first["step"] is not None else ""
     hosts = (sign.host,) if sign.host else ()
     return Finding(

@@ -23,7 +23,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, given, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, people, place, untimely_finding
 
@@ -55,7 +55,7 @@ def dma_blocked(
     failed = has_rows(failures)
     for (host, device), part in rows.filter("inside").group_by("host", "device", maintain_order=True):
         rank = who.of_gpu(host, device)
-        hosts = (str(host),) if host else ()
+        hosts = names_of(host)
         close = bool(part["close"].any())
         yield Finding(
             title=f"the IOMMU of {place(host)} blocked DMA of {device or 'a device'}"
@@ -63,9 +63,9 @@ def dma_blocked(
             summary=f'The kernel wrote: "{part["message"][0]}".',
             severity="critical" if rank is not None and close and failed else "error" if rank is not None or failed else "warning",
             confidence="medium" if rank is not None and close else "low",
-            ranks=(rank,) if rank is not None else (),
+            ranks=given(rank),
             hosts=hosts,
-            culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(device) if rank is not None else None),),
+            culprits=(Culprit(rank=rank, host=name_of(host), gpu=str(device) if rank is not None else None),),
             subject=(str(host or ""), str(device or ""), "dma"),
             evidence=cite(part, "fault of the IOMMU"),
             evidence_total=part.height,

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Confidence, Culprit, Finding
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, place
 from nccl_forensics.values.units import is_number
@@ -75,16 +75,14 @@ def firewall(
             title=f"{place(host)} refuses {why} ({row['tool']}: {row['action']}){counted}",
             summary=f'The rule says: "{row["detail"] or row["action"]}". Whoever connects sees a timeout (drop) or a refusal (reject).',
             confidence=sure,
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(host=str(host) if host else None),),
+            hosts=names_of(host),
+            culprits=(Culprit(host=name_of(host)),),
             subject=("firewall", str(host), str(row["chain"]), why),
             evidence=cite([row], "the rule"),
             remedy="Let all TCP ports pass between the hosts of a job: NCCL and rendezvous choose theirs when the job starts.",
             prevention="Probe a high port between all hosts in the job's prologue.",
             would_refute=("a rule before it accepts the same packets", "the filter was changed after the job"),
-            actions=(
-                Action("fix_config", hosts=(str(host),) if host else (), command="iptables -L -n -v; nft list ruleset", confidence="low"),
-            ),
+            actions=(Action("fix_config", hosts=names_of(host), command="iptables -L -n -v; nft list ruleset", confidence="low"),),
         )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, place
 from nccl_forensics.words import first_label
@@ -54,13 +54,13 @@ def gid_index(rdma_gids: pl.LazyFrame, settings: pl.LazyFrame, source_hosts: pl.
             if not wrong:
                 continue
             ports = ", ".join(p for p, _ in wrong[:4])
-            hosts = (str(host),) if host else ()
+            hosts = names_of(host)
             yield Finding(
                 title=f"NCCL_IB_GID_INDEX={index} is not the routable address of {ports} on {place(host)}: that is index {wrong[0][1]}",
                 summary="The index that is set is missing there, is RoCE v1, or has no IPv4 address.",
                 confidence="medium",
                 hosts=hosts,
-                culprits=tuple(Culprit(host=str(host) if host else None, nic=p) for p, _ in wrong[:8]),
+                culprits=tuple(Culprit(host=name_of(host), nic=p) for p, _ in wrong[:8]),
                 subject=("gid", str(index), str(host)),
                 evidence=(*cite([setting], "the setting"), *cite(shown, "GIDs of the port")),
                 evidence_total=1 + len(shown),

@@ -32,7 +32,7 @@ from nccl_forensics.facts.cuda_errors import cuda_error, fault_of
 from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT, RETIRED_PAGES_LIMIT
 from nccl_forensics.facts.xid import DEPTH, RECOVERY, XIDS, Xid, xid
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.gpu_states import ACTION_WORDS, dcgm_findings, kernel_findings, state_findings, tool_findings
 from nccl_forensics.rules.common.hosts import (
@@ -254,7 +254,7 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
         severity=severity,
         confidence=confidence,
         ranks=ranks,
-        hosts=(str(host),) if host else (),
+        hosts=names_of(host),
         culprits=culprits,
         subject=(str(host or ""), *sorted(str(b) for b in buses), str(code)),
         evidence=cite(
@@ -270,7 +270,7 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
         actions=(
             Action(
                 action,
-                hosts=(str(host),) if host else (),
+                hosts=names_of(host),
                 gpus=tuple(str(b) for b in buses if b),
                 ranks=ranks,
                 command="nvidia-bug-report.sh" if severity != "info" else None,
@@ -399,8 +399,8 @@ def _culprit(host: object, bus: object, rows: pl.DataFrame, code: int, who: Peop
         pid = None
     return Culprit(
         rank=rank if rank is not None else who.of_pid(host, pid),
-        host=str(host) if host else None,
-        gpu=str(bus) if bus else None,
+        host=name_of(host),
+        gpu=name_of(bus),
         pid=pid,
     )
 

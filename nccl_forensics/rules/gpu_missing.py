@@ -26,7 +26,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Confidence, Culprit, Evidence, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Evidence, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, place, ranks_of
 from nccl_forensics.rules.common.ties import closest, job_of, tied
@@ -204,7 +204,7 @@ def _none(rows: pl.DataFrame, peers: set[str], who: People) -> Iterator[Finding]
         if host in peers or not (peers or who.of_host(host)):
             continue
         yield _finding(
-            str(host) if host else None,
+            name_of(host),
             [],
             who,
             title=f"{place(host)} has no GPU that the driver finds"
@@ -227,7 +227,7 @@ def _finding(
     severity: Severity = "critical",
 ) -> Finding:
     culprits = tuple(Culprit(rank=who.of_gpu(host, g), host=host, gpu=g) for g in lost) or (Culprit(host=host),)
-    ranks, hosts = ranks_of(culprits), (host,) if host else ()
+    ranks, hosts = ranks_of(culprits), names_of(host)
     named = f"GPU {', '.join(lost)} of {place(host)}" + (f" ({ranks_words(ranks)})" if ranks else "")
     return Finding(
         title=title.format(named, "it" if len(lost) == 1 else "them"),

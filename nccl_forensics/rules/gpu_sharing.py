@@ -21,7 +21,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, people, place
 
@@ -54,8 +54,8 @@ def gpu_shared(
             summary="The process is none of the job's ranks as far as the evidence knows them.",
             confidence="medium",
             ranks=(own[0],),
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(rank=own[0], host=str(host) if host else None, gpu=str(name) if name else None),),
+            hosts=names_of(host),
+            culprits=(Culprit(rank=own[0], host=name_of(host), gpu=name_of(name)),),
             subject=("shared", str(host), str(name)),
             evidence=cite(others, "another process on the GPU"),
             evidence_total=others.height,
@@ -65,7 +65,7 @@ def gpu_shared(
             actions=(
                 Action(
                     "collect-more",
-                    hosts=(str(host),) if host else (),
+                    hosts=names_of(host),
                     command="nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv",
                 ),
             ),

@@ -26,7 +26,7 @@ import polars as pl
 
 from nccl_forensics.evidence import AT_MOST, cite
 from nccl_forensics.facts.gpu import HARMFUL_THROTTLE
-from nccl_forensics.model import CONFIDENCES, Action, Culprit, Finding, Severity
+from nccl_forensics.model import CONFIDENCES, Action, Culprit, Finding, Severity, given, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import People, located, people, place, place_by_pace, with_placements
 from nccl_forensics.rules.common.ties import job_of, tied
@@ -104,9 +104,9 @@ def _held_down(
             + (f" Only {len(bad)} of them {'shows' if len(bad) == 1 else 'show'} it: it was over in a moment." if brief else ""),
             severity=worst,
             confidence="high" if worst == "error" else "low" if brief else "medium",
-            ranks=(rank,) if rank is not None else (),
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(gpu)),),
+            ranks=given(rank),
+            hosts=names_of(host),
+            culprits=(Culprit(rank=rank, host=name_of(host), gpu=str(gpu)),),
             subject=(str(host or ""), str(gpu), *sorted({w.split(":")[0] for w in words})),
             evidence=cite(part[sorted({i for s, _, i in signs if s == worst})], words[0]),
             remedy="Check fans, air flow and power; move the job off this GPU until it is mended.",
@@ -115,9 +115,9 @@ def _held_down(
             actions=(
                 Action(
                     "check_power_or_cooling",
-                    hosts=(str(host),) if host else (),
+                    hosts=names_of(host),
                     gpus=(str(gpu),),
-                    ranks=(rank,) if rank is not None else (),
+                    ranks=given(rank),
                 ),
             ),
         )
@@ -166,14 +166,14 @@ def _over_job(rows: pl.DataFrame, who: People, least: float) -> Iterator[Finding
             summary="DCGM's figures cover the whole job; its samples tell when.",
             severity="warning",
             confidence="medium",
-            ranks=(rank,) if rank is not None else (),
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=gpu),),
+            ranks=given(rank),
+            hosts=names_of(host),
+            culprits=(Culprit(rank=rank, host=name_of(host), gpu=gpu),),
             subject=(str(host or ""), str(gpu), "job"),
             evidence=cite(part, "share of the job's time"),
             remedy="Check fans, air flow and power of the host; compare with GPUs of other hosts.",
             would_refute=("the figures are of another job",),
-            actions=(Action("check_power_or_cooling", hosts=(str(host),) if host else (), gpus=(gpu,) if gpu else ()),),
+            actions=(Action("check_power_or_cooling", hosts=names_of(host), gpus=names_of(gpu)),),
         )
 
 

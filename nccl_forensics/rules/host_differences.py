@@ -24,7 +24,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, place
 from nccl_forensics.rules.common.ties import job_of
@@ -207,7 +207,7 @@ def _sensors(rows: pl.DataFrame) -> Iterator[Finding]:
 
 
 def _finding(rows: pl.DataFrame, host: object, cause: str, title: str, summary: str, remedy: str) -> Finding:
-    hosts = (str(host),) if host else ()
+    hosts = names_of(host)
     return Finding(
         title=title,
         summary=summary,
@@ -247,7 +247,7 @@ def driver_refused(
     rows = located(kernel_events.filter(pl.col("kind") == "api-mismatch"), source_hosts).sort("source_id", "line_no")
     well = job_of(job_signs, job_times, failures)
     for (host,), part in near_job(rows, job_times, near_s, window_h).filter("inside").group_by("host", maintain_order=True):
-        hosts = (str(host),) if host else ()
+        hosts = names_of(host)
         close = bool(part["close"].any())
         yield Finding(
             title=f"the NVIDIA driver of {place(host)} refused a library of another release",
@@ -256,7 +256,7 @@ def driver_refused(
             severity="warning" if well.seen and not well.failed else None,
             confidence="medium" if close or job_times is None else "low",
             hosts=hosts,
-            culprits=(Culprit(host=str(host) if host else None),),
+            culprits=(Culprit(host=name_of(host)),),
             subject=("driver-refused", str(host or "")),
             evidence=cite(part, "line of the kernel"),
             evidence_total=part.height,

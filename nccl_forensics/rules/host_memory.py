@@ -21,7 +21,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, place
 
@@ -49,14 +49,12 @@ def host_memory_low(
             title=f"{place(host)} has {left / 2**20:.1f} GiB of {has / 2**20:.0f} GiB of memory available",
             summary="Less than this and the kernel kills a process; a rank or a data loader is the likely one.",
             confidence="medium",
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(host=str(host) if host else None),),
+            hosts=names_of(host),
+            culprits=(Culprit(host=name_of(host)),),
             subject=("memory", str(host)),
             evidence=(*cite(free.tail(1), "available"), *cite(total.head(1), "in all")),
             remedy="Fewer data loader workers, less prefetching, no large caches per rank; check /dev/shm for leftovers.",
             would_refute=("a kernel log of that time without any reclaim or kill",),
-            actions=(
-                Action("raise_memory_limit", hosts=(str(host),) if host else (), command="ps aux --sort=-rss | head", confidence="low"),
-            ),
+            actions=(Action("raise_memory_limit", hosts=names_of(host), command="ps aux --sort=-rss | head", confidence="low"),),
             metrics={"available_gib": round(left / 2**20, 2), "total_gib": round(has / 2**20, 1)},
         )

@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import place
 
@@ -51,7 +51,7 @@ def host_pressure(
 
 
 def _finding(rows: pl.DataFrame, host: object, title: str, subject: str) -> Finding:
-    hosts = (str(host),) if host else ()
+    hosts = names_of(host)
     return Finding(
         title=title,
         summary="Ranks on this host stand still while they wait, and all others wait for them.",

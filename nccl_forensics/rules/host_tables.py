@@ -24,7 +24,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, place, untimely_finding
 
@@ -89,7 +89,7 @@ def host_tables_full(
         lines = rows.filter(pl.col("inside") & pl.col("message").str.contains(said, literal=True))
         for (host,), part in lines.group_by("host", maintain_order=True):
             close = bool(part["close"].any())
-            hosts = (str(host),) if host else ()
+            hosts = names_of(host)
             few = said == "SYN flooding"  # The kernel answers with cookies: attempts are slow, and some are refused.
             yield Finding(
                 title=f"{place(host)} {does}",
@@ -98,7 +98,7 @@ def host_tables_full(
                 severity="warning" if few else "critical" if close and failed else "error" if failed or job_times is None else "warning",
                 confidence="medium" if close and not few else "low",
                 hosts=hosts,
-                culprits=(Culprit(host=str(host) if host else None),),
+                culprits=(Culprit(host=name_of(host)),),
                 subject=(str(host or ""), said),
                 evidence=cite(part, "line of the kernel"),
                 evidence_total=part.height,

@@ -28,7 +28,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.ib_counters import COUNTERS
 from nccl_forensics.facts.link_rates import LANE_GBIT_S
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.values.others import others
 from nccl_forensics.words import first_label
@@ -450,7 +450,7 @@ def _finding(
     host = str(row["host"]) if row.get("host") else None
     device = str(row["device"]) if row.get("device") else None
     link = f"{device or row.get('node')}/{row['port']}" if row.get("port") is not None else device
-    hosts = (host,) if host else ()
+    hosts = names_of(host)
     check = f"mlxlink -d {device} -m -c -e" if device and device.startswith("mlx") else "ibdiagnet -pc"
     rows = cited or [{**row, "why": why}]
     return Finding(

@@ -23,7 +23,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Culprit, Finding, Severity, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, timely
 from nccl_forensics.words import first_label
@@ -114,7 +114,7 @@ def _words(row: dict[str, object]) -> str:
 def _finding(
     rows: pl.DataFrame, host: object, title: str, summary: str, severity: Severity, named: tuple[str, ...], subject: str
 ) -> Finding:
-    hosts = named or ((str(host),) if host else ())
+    hosts = named or names_of(host)
     return Finding(
         title=title,
         summary=summary,

@@ -24,7 +24,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.views.log_ends import copied_in_part
@@ -149,7 +149,7 @@ def _left_out(waiting: pl.DataFrame, others: pl.DataFrame, processes: pl.LazyFra
         f"of rank {rank} ends elsewhere. This release names the communicator only afterwards.",
         confidence="medium",
         ranks=(rank,),
-        hosts=(host,) if host else (),
+        hosts=names_of(host),
         culprits=(Culprit(rank=rank, host=host),),
         subject=("init-never-finished", f"rank-{rank}"),
         evidence=(

@@ -21,7 +21,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, names_of
 from nccl_forensics.rules import rule
 
 
@@ -78,7 +78,7 @@ def inspector_straggler(
             summary="Its kernels are the shortest: the kernels of its peers contain the wait for it.",
             confidence="medium",
             ranks=(row["rank"],) if is_world else (),
-            hosts=(str(row["host"]),) if row["host"] else (),
+            hosts=names_of(row["host"]),
             culprits=(Culprit(rank=row["rank"] if is_world else None, host=row["host"], pid=row["pid"]),),
             subject=("inspector", str(row["host"]), str(row["rank"])),
             evidence=(*cite([row], "shortest time of all ranks"), *cite(longest, "a peer that waited")),

@@ -28,7 +28,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.bandwidth import COPIES_FROM, LARGE_BYTES, OF_NICS, beside_nics, ceiling, copy_limit
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
 from nccl_forensics.rules.common.ties import closest, job_of, tied
@@ -319,21 +319,21 @@ def _rdma(rows: pl.DataFrame, ib_ports: pl.LazyFrame | None, share: float, alike
             continue
         if value >= least * goal:
             continue
-        host = str(row["host"]) if row["host"] else None
+        host = name_of(row["host"])
         severity, word = _judged(value / goal)
         yield Finding(
             title=f"{row['name']} over {row['device']}{f' of {host}' if host else ''} reaches {value:.1f} of {goal:.0f} Gbit/s ({value / goal:.0%}, {word})",
             summary=f"Average at {_size(row['bytes'])}. Expected: {source}. Half the rate is often PCIe generation or width, or the wrong NUMA node.",
             severity=severity,
             confidence="medium",
-            hosts=(host,) if host else (),
+            hosts=names_of(host),
             culprits=(Culprit(host=host, nic=row["device"]),),
             subject=("rdma", str(host), str(row["device"])),
             evidence=cite([row], "average of the test"),
             remedy="Check PCIe width and generation of the NIC, its NUMA node, and the link itself.",
             prevention="Run ib_write_bw between neighbours in the burn-in of every node.",
             would_refute=("other traffic used the port during the test",),
-            actions=(Action("collect_more", hosts=(host,) if host else (), command=f"lspci -vv (LnkSta of {row['device']})"),),
+            actions=(Action("collect_more", hosts=names_of(host), command=f"lspci -vv (LnkSta of {row['device']})"),),
             metrics={"average_gbit_s": value, "expected_gbit_s": goal, "expected_by": source},
         )
 
@@ -359,7 +359,7 @@ def _pairs(rows: pl.DataFrame, share: float) -> Iterator[Finding]:
         shared = [g for g, n in counts.items() if n == low.height] == [gpu]
         who = f"GPU {gpu}" if shared else "a pair" if low.height == 1 else f"{low.height} pairs"
         worst = float(str(low["value"].min()))
-        whose = str(host) if host else None
+        whose = name_of(host)
         severity, word = _judged(worst / usual)
         yield Finding(
             title=f"{who}{f' of {whose}' if whose else ''} reaches {worst:.1f} of {usual:.1f} GB/s in {test} ({worst / usual:.0%}, {word})",
@@ -367,7 +367,7 @@ def _pairs(rows: pl.DataFrame, share: float) -> Iterator[Finding]:
             + (f"; all of them are GPU {gpu}'s." if shared else ", and no GPU is in all of them."),
             severity=severity,
             confidence="medium",
-            hosts=(whose,) if whose else (),
+            hosts=names_of(whose),
             culprits=(Culprit(host=whose, gpu=gpu),) if shared else (Culprit(host=whose),) if whose else (),
             subject=("gpu-bandwidth", str(whose or source), str(test), *((gpu,) if shared else ())),
             evidence=cite(low, "cell below the others"),
@@ -375,7 +375,7 @@ def _pairs(rows: pl.DataFrame, share: float) -> Iterator[Finding]:
             remedy="Compare PCIe width and generation, NVLink state and clocks of this GPU with its neighbours.",
             prevention="Run nvbandwidth in the burn-in of every node.",
             would_refute=("the pairs differ by design (no NVLink between them)",),
-            actions=(Action("collect_more", hosts=(whose,) if whose else (), command="nvidia-smi -q; nvidia-smi nvlink -s; lspci -vv"),),
+            actions=(Action("collect_more", hosts=names_of(whose), command="nvidia-smi -q; nvidia-smi nvlink -s; lspci -vv"),),
             metrics={"gb_s": worst, "expected_gb_s": usual, "expected_by": "median of the matrix"},
         )
 
@@ -386,13 +386,13 @@ def _behind_platform(cells: pl.DataFrame, host: object, test: str, usual: float)
     limit = copy_limit(gpu, test)
     if limit is None or usual >= limit:
         return
-    whose = str(host) if host else None
+    whose = name_of(host)
     yield Finding(
         title=f"{test}{f' on {whose}' if whose else ''} reaches {usual:.1f} GB/s between most pairs, {limit:.0f} on such a platform",
         summary=f"Of {gpu}: {COPIES_FROM}. Hosts with an older PCIe generation are slower by design.",
         severity="warning",
         confidence="low",
-        hosts=(whose,) if whose else (),
+        hosts=names_of(whose),
         culprits=(Culprit(host=whose),) if whose else (),
         subject=("gpu-copies", str(whose), test),
         evidence=cite(cells.sort("value", "source_id", "line_no"), "a cell of the matrix"),
@@ -400,7 +400,7 @@ def _behind_platform(cells: pl.DataFrame, host: object, test: str, usual: float)
         remedy="Compare PCIe generation and width of all GPUs with the platform's, and the test's affinity to CPUs and memory.",
         prevention="Keep the result of a healthy host per platform and compare with it.",
         would_refute=("the platform is another one", "other work ran on the GPUs"),
-        actions=(Action("collect_more", hosts=(whose,) if whose else (), command="lspci -vv; nvidia-smi -q; numactl --hardware"),),
+        actions=(Action("collect_more", hosts=names_of(whose), command="lspci -vv; nvidia-smi -q; numactl --hardware"),),
         metrics={"gb_s": usual, "expected_gb_s": limit, "expected_by": COPIES_FROM},
     )
 

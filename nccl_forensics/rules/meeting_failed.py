@@ -26,7 +26,7 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Confidence, Culprit, Finding
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, given
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words, verb
 
@@ -191,7 +191,7 @@ def host_stall_by_unique_id(exceptions: pl.LazyFrame, endings: pl.LazyFrame | No
         ended = endings.filter((pl.col("rank") == root) & (pl.col("kind") != "clean")).head(1).collect()
         if ended.height:
             return
-    ranks = (root,) if root is not None else ()
+    ranks = given(root)
     who = ranks_words(ranks) if ranks else "the first rank of a group"
     yield Finding(
         title=f"{who} never called the first collective of {'the job' if ranks else 'its group'}: "

@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, located, people, place, ranks_of, refused
 from nccl_forensics.words import ranks_words
@@ -59,7 +59,7 @@ def memlock_limit(
     hosts: set[object] = set(said["host"].to_list())
     for (host,), part in said.group_by("host", maintain_order=True):
         culprits = tuple(
-            Culprit(rank=who.of_pid(host, pid), host=str(host) if host else None, pid=pid)
+            Culprit(rank=who.of_pid(host, pid), host=name_of(host), pid=pid)
             for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list()
         )
         # The limit is the host's: all of its ranks have it, also those whose log ends before they say so.
@@ -71,8 +71,8 @@ def memlock_limit(
             + (f" {_limit(stated[0])}" if stated else ""),
             confidence="high" if stated or host is not None else "medium",
             ranks=ranks,
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(host=str(host) if host else None), *culprits),
+            hosts=names_of(host),
+            culprits=(Culprit(host=name_of(host)), *culprits),
             subject=(str(host or ""),),
             evidence=(*cite(part, "registration of memory was refused", 16), *cite(stated, "limit of locked memory", 4)),
             evidence_total=part.height + len(stated),
@@ -82,7 +82,7 @@ def memlock_limit(
             actions=(
                 Action(
                     "fix_config",
-                    hosts=(str(host),) if host else (),
+                    hosts=names_of(host),
                     ranks=ranks,
                     command="grep -i locked /proc/<pid>/limits",
                     confidence="high",
@@ -101,14 +101,14 @@ def memlock_limit(
             summary=_limit(row) + " RDMA needs it unlimited; a listing of a login shell may differ from what the job gets.",
             severity="warning",
             confidence="low",
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(host=str(host) if host else None),),
+            hosts=names_of(host),
+            culprits=(Culprit(host=name_of(host)),),
             subject=(str(host or ""), "state"),
             evidence=cite(same, "limit of locked memory", 8),
             evidence_total=len(same),
             remedy="Set it to unlimited where jobs are started.",
             would_refute=("the job gets another limit than this listing shows",),
-            actions=(Action("fix_config", hosts=(str(host),) if host else ()),),
+            actions=(Action("fix_config", hosts=names_of(host)),),
         )
 
 

@@ -26,7 +26,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
 
@@ -208,7 +208,7 @@ def _from(host: object) -> str:
 
 
 def _hosts(host: object) -> tuple[str, ...]:
-    return (str(host),) if host else ()
+    return names_of(host)
 
 
 def _finding(

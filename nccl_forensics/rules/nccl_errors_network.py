@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import NOBODY, hosts_of, ranks_of, where_reported
 from nccl_forensics.views.lost_hosts import INTERFACES
@@ -568,7 +568,7 @@ def _device_errors(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame | None, p
 def _at_devices(host: object, part: pl.DataFrame, *, gone: tuple[int, ...], elsewhere: list[str], sure: bool, seen: bool) -> Finding:
     """What a host says of its devices. ``gone``: ranks of other hosts that fell silent before. ``elsewhere``: the hosts that report their own
     port. ``seen``: the far end would be seen, were it the one that is gone."""
-    hosts = (str(host),) if host else ()
+    hosts = names_of(host)
     devices = sorted({d for text in part["message"].to_list() if (m := _HCA.search(str(text))) for d in m.groups() if d})
     _, other, instead, look = next((o for o in _OTHERWISE if part["message"].str.contains(o[0]).all()), ("", None, None, ""))
     unreachable = part["kind"].eq("ib-modify-qp").all()
@@ -600,7 +600,7 @@ def _at_devices(host: object, part: pl.DataFrame, *, gone: tuple[int, ...], else
         confidence="low" if other else "high" if devices and sure else "medium",
         hosts=hosts,
         alternatives=alternatives,
-        culprits=tuple(Culprit(host=str(host) if host else None, nic=d) for d in (devices or [None])),
+        culprits=tuple(Culprit(host=name_of(host), nic=d) for d in (devices or [None])),
         subject=("ib", str(host), *devices),
         evidence=cite(part, "reported by NCCL"),
         evidence_total=part.height,
@@ -650,7 +650,7 @@ def _consequence(host: object, part: pl.DataFrame, what: str, summary: str, refu
         cause="connection-failed",
         severity="warning",
         confidence="medium",
-        hosts=(str(host),) if host else (),
+        hosts=names_of(host),
         subject=("far-end", str(host)),
         evidence=cite(part, "reported by NCCL"),
         evidence_total=part.height,

@@ -27,7 +27,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, place, untimely_finding
 
@@ -218,8 +218,8 @@ def _finding(
     why: str,
     metrics: dict[str, float | int | str | None] | None = None,
 ) -> Finding:
-    hosts = (str(host),) if host else ()
-    card = str(nic) if nic else None
+    hosts = names_of(host)
+    card = name_of(nic)
     mellanox = part["message"].str.contains("mlx5", literal=True).any()
     look = f"mlxlink -d {card} -m -c -e" if mellanox and card else f"ethtool {card}" if card else "ip -s link"
     remedy, action = _DO.get(subject, ("Reseat or swap the cable or optic, then look at the switch port.", "check_cable_or_optic"))
@@ -229,7 +229,7 @@ def _finding(
         severity=severity,
         confidence=confidence,
         hosts=hosts,
-        culprits=(Culprit(host=str(host) if host else None, nic=card),),
+        culprits=(Culprit(host=name_of(host), nic=card),),
         subject=(str(host or ""), card or "", subject),
         evidence=cite(part, why),
         evidence_total=part.height,

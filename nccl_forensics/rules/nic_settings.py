@@ -24,7 +24,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, place
 
@@ -65,15 +65,15 @@ def _finding(
         title=title,
         summary=summary,
         confidence="medium",
-        hosts=(str(host),) if host else (),
-        culprits=(Culprit(host=str(host) if host else None, nic=str(interface)),),
+        hosts=names_of(host),
+        culprits=(Culprit(host=name_of(host), nic=str(interface)),),
         subject=(str(host or ""), str(interface), *subject),
         evidence=cite(rows, "the setting"),
         evidence_total=rows.height,
         remedy="Set the card like those of the other hosts, where it is configured at boot.",
         prevention="Compare ethtool -a, -g and -k of all hosts before they take jobs.",
         would_refute=("the interface carries no traffic of the job",),
-        actions=(Action("fix_config", hosts=(str(host),) if host else (), command=command),),
+        actions=(Action("fix_config", hosts=names_of(host), command=command),),
     )
 
 

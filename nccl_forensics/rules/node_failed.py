@@ -26,7 +26,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import (
     EXPLAINS_STOP,
@@ -171,7 +171,7 @@ def _locked(lockups: pl.DataFrame, long_s: float, who: People, job: Job) -> Iter
 
 
 def _whole(host: object) -> Culprit:
-    return Culprit(host=str(host) if host else None)
+    return Culprit(host=name_of(host))
 
 
 def _processes(host: object, pids: Iterable[int], who: People) -> tuple[Culprit, ...]:
@@ -268,7 +268,7 @@ def _finding(
     ranks: tuple[int, ...],
     subject: str,
 ) -> Finding:
-    hosts = (str(host),) if host else ()
+    hosts = names_of(host)
     return Finding(
         title=title,
         summary=summary,

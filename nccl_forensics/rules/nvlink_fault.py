@@ -28,7 +28,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.gpu import nvlink_model
 from nccl_forensics.facts.sxid import LINK_DOWN, sxid
 from nccl_forensics.facts.xid import nvlink5_needs_reset, xid
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, given, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, place, timely, untimely_finding, with_placements
 from nccl_forensics.rules.common.ties import Job, job_of, tied
@@ -121,9 +121,9 @@ def _finding(
     subject: tuple[str, ...] = (),
     action: str = "reset_gpu",
 ) -> Finding:
-    hosts = (str(host),) if host else ()
-    ranks = (rank,) if rank is not None else ()
-    gpus = (str(gpu),) if gpu else ()
+    hosts = names_of(host)
+    ranks = given(rank)
+    gpus = names_of(gpu)
     return Finding(
         title=title,
         summary=summary,
@@ -134,8 +134,8 @@ def _finding(
         culprits=(
             Culprit(
                 rank=rank,
-                host=str(host) if host else None,
-                gpu=str(gpu) if gpu else None,
+                host=name_of(host),
+                gpu=name_of(gpu),
                 link=f"NVLink {link}" if link is not None else None,
             ),
         ),

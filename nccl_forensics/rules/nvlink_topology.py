@@ -23,7 +23,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, people, place
 
@@ -122,7 +122,7 @@ def topology_dump(
             for row in weak.iter_rows(named=True):
                 sits = who.of_gpu(host, row["bus_id"])
                 rank = sits if sits is not None else row["rank"] if not who.by_bus else None
-                ranks, hosts, gpu = () if rank is None else (rank,), (str(host),) if host else (), str(row["bus_id"])
+                ranks, hosts, gpu = () if rank is None else (rank,), names_of(host), str(row["bus_id"])
                 yield Finding(
                     title=f"{place(host, gpu)}{f' (rank {rank})' if ranks else ''} has {row[what]} {words} in NCCL's topology, its neighbours {best}",
                     summary="NCCL wrote this file from what it found, and builds its channels for the weakest GPU: with one that has no NVLink"
@@ -131,7 +131,7 @@ def topology_dump(
                     confidence="high" if job_settings is not None and hosts else "medium",
                     ranks=ranks,
                     hosts=hosts,
-                    culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=gpu),),
+                    culprits=(Culprit(rank=rank, host=name_of(host), gpu=gpu),),
                     subject=(what, str(host or row["host_hash"]), gpu),
                     evidence=(
                         *cite([row], f"{words} of this GPU: {row[what]}"),

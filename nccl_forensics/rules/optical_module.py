@@ -23,7 +23,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, place
 
@@ -68,15 +68,15 @@ def optical_module(
             if readings.height
             else "The module raises this flag itself, against thresholds of its maker.",
             confidence="medium",
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(host=str(host) if host else None, nic=nic),),
+            hosts=names_of(host),
+            culprits=(Culprit(host=name_of(host), nic=nic),),
             subject=(str(host or ""), nic or f"source {source}", *said),
             evidence=cite(shown, "flag or reading of the module"),
             evidence_total=shown.height,
             remedy="Clean and reseat the module or cable; replace it if the alarm comes back.",
             prevention="Watch the modules' temperature and light levels, and act on warnings before alarms.",
             would_refute=("the port is not used by the job",),
-            actions=(Action("check_cable_or_optic", hosts=(str(host),) if host else (), command=f"ethtool -m {nic}" if nic else None),),
+            actions=(Action("check_cable_or_optic", hosts=names_of(host), command=f"ethtool -m {nic}" if nic else None),),
         )
 
 

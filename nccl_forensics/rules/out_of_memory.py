@@ -25,7 +25,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite, words_of_exception
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, given, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
 from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
@@ -138,7 +138,7 @@ def _victim(host: object, pid: int, who: People, mourned: dict[int, set[int]]) -
     if rank is None:
         parents = mourned.get(pid, set()) & there if there else mourned.get(pid, set())
         rank = min(parents) if len(parents) == 1 else None
-    return Culprit(rank=rank, host=str(host) if host else None, pid=pid)
+    return Culprit(rank=rank, host=name_of(host), pid=pid)
 
 
 def _killed_tasks(exits: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> dict[str, int]:
@@ -190,7 +190,7 @@ def _kills(rows: pl.DataFrame, who: People, mourned: dict[int, set[int]], tasks:
                 severity=severity,
                 confidence=confidence,
                 ranks=ranks,
-                hosts=(str(host),) if host else (),
+                hosts=names_of(host),
                 culprits=culprits,
                 subject=(str(host or ""), *names, str(first["constraint"] or "")),
                 evidence=cite(part, "the kernel's out-of-memory kill"),
@@ -200,7 +200,7 @@ def _kills(rows: pl.DataFrame, who: People, mourned: dict[int, set[int]], tasks:
                 + ", or use less: fewer data loader workers, no copies of the data set per worker, smaller pinned buffers.",
                 prevention="Watch memory.current of the job's cgroup; leave headroom for checkpoints.",
                 would_refute=("the kill came after the job had stopped", "the killed process is not one of the job"),
-                actions=(Action("raise_memory_limit", hosts=(str(host),) if host else (), ranks=ranks, confidence=confidence),),
+                actions=(Action("raise_memory_limit", hosts=names_of(host), ranks=ranks, confidence=confidence),),
                 metrics={"kills": part.height, "anon_kb": first["anon_kb"], "limit_kb": first["limit_kb"]},
             ),
             tie,
@@ -333,14 +333,14 @@ def _pod_events(events: pl.LazyFrame, who: People) -> Iterator[Finding]:
         found = _VICTIM.search(str(part["message"][0] or ""))
         name, pid = (found[2] or found[3], int(found[1] or found[4])) if found else (None, None)
         rank = who.of_pid(node, pid)
-        ranks = (rank,) if rank is not None else ()
+        ranks = given(rank)
         ours = bool(ranks) or str(name or "").startswith(_TRAINERS)
         yield _pod_finding(
             f"the kernel killed {name or 'a process'}{f' (pid {pid})' if pid else ''}{f' on {node}' if node else ''}: {part['reason'][0]}",
             f'The event says: "{str(part["message"][0] or "")[:200]}".'
             + ("" if ours else " The process does not look like one of the job."),
             part,
-            (node,) if node else (),
+            names_of(node),
             ranks,
             ours,
         )
@@ -372,7 +372,7 @@ def _pod_finding(title: str, summary: str, rows: pl.DataFrame, hosts: tuple[str,
 def _short(rows: pl.DataFrame) -> Iterator[Finding]:
     """Pages that the kernel could not find: the host is short of memory, or of memory in one piece; a sign of slowness, not of an end."""
     for (host,), part in rows.group_by("host", maintain_order=True):
-        hosts = (str(host),) if host else ()
+        hosts = names_of(host)
         order = max(part["value"].drop_nulls().to_list(), default=None)
         yield Finding(
             title=f"the kernel{f' of {host}' if host else ''} found no free pages {part.height} time{'s' if part.height > 1 else ''}",
@@ -383,7 +383,7 @@ def _short(rows: pl.DataFrame) -> Iterator[Finding]:
             severity="warning",
             confidence="low",
             hosts=hosts,
-            culprits=(Culprit(host=str(host) if host else None),),
+            culprits=(Culprit(host=name_of(host)),),
             subject=(str(host or ""), "page-allocation"),
             evidence=cite(part, "allocation that failed"),
             evidence_total=part.height,

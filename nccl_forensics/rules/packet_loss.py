@@ -25,7 +25,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.ib_counters import COUNTERS
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
 from nccl_forensics.values.others import others
@@ -129,7 +129,7 @@ def _rdma(counters: pl.DataFrame, peers: int, share: float) -> Iterator[Finding]
         items.sort(key=lambda i: (i[2] != "error", i[3] != "medium"))
         worst, words, severity, confidence = items[0]
         owner = worst["host"] or worst["node"]
-        nic = str(worst["device"]) if worst["device"] else None
+        nic = name_of(worst["device"])
         port = f"port {worst['port']}" if worst["port"] is not None else "" if nic else "a port"
         name = f"{nic or ''} {port}".strip() + (f" of {owner}" if owner else "")
         yield _finding(
@@ -137,7 +137,7 @@ def _rdma(counters: pl.DataFrame, peers: int, share: float) -> Iterator[Finding]
             "; ".join(w for _, w, _, _ in items) + ".",
             severity,
             confidence,
-            str(worst["host"]) if worst["host"] else None,
+            name_of(worst["host"]),
             nic,
             (str(key[0]), name),
             [{**dict(r), "why": w} for r, w, _, _ in items],
@@ -177,7 +177,7 @@ def _tcp(rows: pl.DataFrame, share: float, bad: float, least: int) -> Iterator[F
             f"{again_n} of {sent_n} segments were retransmitted.",
             "error" if ratio >= bad and len(sent) > 1 else "warning",
             "medium" if len(sent) > 1 else "low",
-            str(host) if host else None,
+            name_of(host),
             None,
             (str(place), "tcp"),
             list(again.iter_rows(named=True)),
@@ -210,8 +210,8 @@ def _interfaces(rows: pl.DataFrame, share: float, bad: float, least: int, rdma: 
                 + "the lossless class is not set up.",
                 "error" if ratio >= bad or missed else "warning",
                 "medium",
-                str(host) if host else None,
-                str(interface) if interface else None,
+                name_of(host),
+                name_of(interface),
                 (str(place), str(interface), counter),
                 list(cited.iter_rows(named=True)),
                 {counter: lost},
@@ -229,8 +229,8 @@ def _allowances(rows: pl.DataFrame) -> Iterator[Finding]:
             "Packets were queued or dropped because the instance's allowance was used up.",
             "warning",
             "low",
-            str(host) if host else None,
-            str(interface) if interface else None,
+            name_of(host),
+            name_of(interface),
             (str(host), str(interface), "allowance"),
             list(part.iter_rows(named=True)),
             {},
@@ -254,7 +254,7 @@ def _sockets(rows: pl.DataFrame) -> Iterator[Finding]:
             f"{worst['send_q_bytes']} bytes wait to be acknowledged, {worst['retrans_now'] or 0} segments are being sent again.",
             "warning",
             "medium",
-            str(host) if host else None,
+            name_of(host),
             None,
             (str(host), str(peer), "socket"),
             list(part.iter_rows(named=True)),
@@ -327,7 +327,7 @@ def _finding(
     rows: list[dict[str, object]],
     metrics: Mapping[str, float | int | str | None],
 ) -> Finding:
-    hosts = (host,) if host else ()
+    hosts = names_of(host)
     return Finding(
         title=title,
         summary=summary,

@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import People, located, people, place, place_by_pace, with_placements
 from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
@@ -259,8 +259,8 @@ def _storms(rows: pl.DataFrame, per_hour: float, who: People) -> Iterator[Findin
 
 def _device(host: object, address: object, rank: int | None, *, gpu: bool = True) -> Culprit:
     """A GPU, or a network card."""
-    name = str(address) if address else None
-    return Culprit(rank=rank, host=str(host) if host else None, gpu=name if gpu else None, nic=None if gpu else name)
+    name = name_of(address)
+    return Culprit(rank=rank, host=name_of(host), gpu=name if gpu else None, nic=None if gpu else name)
 
 
 def _named(host: object, device: object, rows: pl.DataFrame, who: People) -> Culprit:

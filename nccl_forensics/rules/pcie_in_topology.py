@@ -24,7 +24,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.frames import has_rows, text_of
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, given, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
 
@@ -118,7 +118,7 @@ def _on_pcie(row: dict[str, object], whole: pl.DataFrame, has: str, others: str)
 def _finding(row: dict[str, object], whole: pl.DataFrame, has: str, subject: tuple[str, str], remedy: str, command: str) -> Finding:
     gpu = str(row["kind"]).startswith("GPU")
     rank = int(str(row["gpu_rank"])) if row["gpu_rank"] is not None else None
-    host = str(row["host"]) if row["host"] else None
+    host = name_of(row["host"])
     return Finding(
         title=f"{'GPU' if gpu else 'network card'} {row['bus_id']}"
         + (f" of {host}" if host else "")
@@ -126,13 +126,13 @@ def _finding(row: dict[str, object], whole: pl.DataFrame, has: str, subject: tup
         + f" {has}",
         summary="NCCL's own picture of the host says so; it builds its rings for the weakest link.",
         confidence="medium",
-        ranks=(rank,) if rank is not None else (),
-        hosts=(host,) if host else (),
+        ranks=given(rank),
+        hosts=names_of(host),
         culprits=(Culprit(rank=rank, host=host, gpu=str(row["bus_id"]) if gpu else None, nic=None if gpu else str(row["bus_id"])),),
         subject=subject,
         evidence=(*cite([row], has), *cite(whole, "one of its neighbours")),
         remedy=remedy,
         prevention="Compare a topology dump of every host with one of its model in the job's prologue.",
         would_refute=("the slot is built so, or a topology file is in use",),
-        actions=(Action("collect_more", hosts=(host,) if host else (), command=command),),
+        actions=(Action("collect_more", hosts=names_of(host), command=command),),
     )

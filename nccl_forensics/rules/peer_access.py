@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, place
 
@@ -80,14 +80,14 @@ def peer_access(
 
 def _finding(rows: pl.DataFrame, host: object, words: str, why: str, subject: str, severity: Severity = "warning") -> Finding:
     pairs = [f"GPU {a} -> GPU {b}" for a, b in rows.select("row", "column").head(8).iter_rows()]
-    hosts = (str(host),) if host else ()
+    hosts = names_of(host)
     return Finding(
         title=f"{words} on {place(host)} ({', '.join(pairs[:3])}{', ...' if rows.height > 3 else ''})",
         summary=why,
         severity=severity,
         confidence="medium",
         hosts=hosts,
-        culprits=tuple(Culprit(host=str(host) if host else None, link=p) for p in pairs),
+        culprits=tuple(Culprit(host=name_of(host), link=p) for p in pairs),
         subject=("peer", str(host), subject),
         evidence=cite(rows, words),
         evidence_total=rows.height,

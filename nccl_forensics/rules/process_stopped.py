@@ -22,7 +22,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import People, gave_up, located, people, place, ranks_of
 from nccl_forensics.words import first_label, ranks_words
@@ -80,7 +80,7 @@ def process_stopped(
         ours.with_columns(reason=reason).filter(pl.col("reason").is_not_null()).group_by("host", "reason", maintain_order=True)
     ):
         culprits = tuple(
-            Culprit(rank=left.get(pid) if (rank := who.of_pid(host, pid)) is None else rank, host=str(host) if host else None, pid=pid)
+            Culprit(rank=left.get(pid) if (rank := who.of_pid(host, pid)) is None else rank, host=name_of(host), pid=pid)
             for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list()
         )
         ranks = ranks_of(culprits)
@@ -108,7 +108,7 @@ def process_stopped(
             severity=severity,
             confidence=confidence,
             ranks=ranks,
-            hosts=(str(host),) if host else (),
+            hosts=names_of(host),
             culprits=culprits,
             subject=(str(host or ""), str(why)),
             evidence=cite(part, "state of the process"),
@@ -118,9 +118,7 @@ def process_stopped(
             ),
             prevention="Take stacks with tools that let the process go on at once (py-spy dump), and none with a debugger that stays attached.",
             would_refute=("a second listing shows the process running",),
-            actions=(
-                Action("collect_more", hosts=(str(host),) if host else (), ranks=ranks, command="cat /proc/<pid>/stack /proc/<pid>/wchan"),
-            ),
+            actions=(Action("collect_more", hosts=names_of(host), ranks=ranks, command="cat /proc/<pid>/stack /proc/<pid>/wchan"),),
         )
 
 

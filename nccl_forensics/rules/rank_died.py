@@ -26,7 +26,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.signatures import UNTHROWN
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.endings import (
     AGREE_ON_STEPS,
@@ -269,7 +269,7 @@ def crash_in_kernel_log(
         names = sorted({str(c) for c in part["comm"].to_list() if c})
         # Where the ranks' own pids are known it is none of them: a child of one, a process in a container, or another job's.
         close = bool(part["close"].any()) and not any(place == first_label(host) for place, _ in who.pids)
-        hosts = (str(host),) if host else ()
+        hosts = names_of(host)
         software = bool(library) and len(pids) >= alike
         more = f" and {len(pids) - 4} more" if len(pids) > 4 else ""
         yield Finding(
@@ -283,9 +283,7 @@ def crash_in_kernel_log(
             confidence="medium" if close or not seen else "low",
             cause="software-crash" if software else None,
             hosts=() if software else hosts,
-            culprits=()
-            if software
-            else tuple(Culprit(host=str(host) if host else None, pid=p) for p in pids[:16]) or (Culprit(host=str(host) if host else None),),
+            culprits=() if software else tuple(Culprit(host=name_of(host), pid=p) for p in pids[:16]) or (Culprit(host=name_of(host)),),
             subject=("segfault", *names, str(library or "")),
             evidence=cite(part, "line of the kernel"),
             evidence_total=part.height,

@@ -23,7 +23,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.rules.common.hosts import People, people
@@ -312,4 +312,4 @@ def _who(row: dict[str, object], known: People, is_world: bool) -> Culprit:
     rank = known.of_pid(None, pid) if rank is None else rank
     if rank is None and is_world and row.get("rank") is not None:
         rank = int(str(row["rank"]))
-    return Culprit(rank=rank, host=str(host) if host else None, pid=int(str(pid)) if pid is not None else None)
+    return Culprit(rank=rank, host=name_of(host), pid=int(str(pid)) if pid is not None else None)

@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.endings import nobody_missed
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, place, ranks_of, refused
@@ -112,7 +112,7 @@ def _refusal(
     alone: bool,
 ) -> Finding:
     """Complaints on a host, with the ``state`` of its file systems; ``alone``: nobody ended with who complained."""
-    hosts = (host,) if host else ()
+    hosts = names_of(host)
     return Finding(
         title=f"/dev/shm is full on {place(host)}" + (f": {ranks_words(ranks)} could not get shared memory" if ranks else ""),
         summary=f'The first message says: "{str(part["message"][0])[:200]}".' + (f" {_size(state[0])}" if state else ""),
@@ -133,8 +133,8 @@ def _refusal(
 
 def _unused(row: dict[str, object], *, full: bool) -> Finding:
     """A file system that is full or small, of which nobody complained."""
-    host = str(row["host"]) if row["host"] else None
-    hosts = (host,) if host else ()
+    host = name_of(row["host"])
+    hosts = names_of(host)
     return Finding(
         title=f"/dev/shm of {place(host)} is {'full' if full else 'small'}",
         summary=_size(row) + " Nothing in the evidence complains about it yet.",

@@ -21,7 +21,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, place
 
@@ -53,14 +53,14 @@ def shm_leftovers(
             + (f", from {days} different days" if days > 1 else ""),
             summary="Segments of processes that were killed stay until somebody removes them.",
             confidence="medium" if days > 1 else "low",
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(host=str(host) if host else None),),
+            hosts=names_of(host),
+            culprits=(Culprit(host=name_of(host)),),
             subject=("shm-files", str(host)),
             evidence=cite(part.sort("bytes", descending=True), "file in /dev/shm"),
             evidence_total=part.height,
             remedy="Remove files that no process holds (fuser), and give containers a larger /dev/shm (--shm-size, emptyDir).",
             prevention="Clean /dev/shm in the epilogue of every job.",
             would_refute=("the job that runs holds all of them",),
-            actions=(Action("fix_config", hosts=(str(host),) if host else (), command="fuser -v /dev/shm/nccl-*", confidence="low"),),
+            actions=(Action("fix_config", hosts=names_of(host), command="fuser -v /dev/shm/nccl-*", confidence="low"),),
             metrics={"bytes": total, "files": part.height},
         )

@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
 
@@ -60,7 +60,7 @@ def tcp_below_line_rate(
         share = row["gbit_s"] / speed
         if share >= line_share:
             continue
-        hosts = (str(row["host"]),) if row["host"] else ()
+        hosts = names_of(row["host"])
         yield Finding(
             title=f"iperf3 from {row['local']} to {row['remote'] or 'its peer'} reaches {row['gbit_s']:.3g} of {speed:g} Gbit/s of {name} ({share:.0%})",
             summary=f"{row['retransmits']} segments were sent again." if row["retransmits"] else "About 94 % can be had.",

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
 from nccl_forensics.words import first_label
@@ -54,7 +54,7 @@ def unreachable_host(
                 title=f"{peer} cannot be reached{f' from {host}' if host else ''}: {outcome}",
                 summary=f"{_MEANING[str(outcome)].capitalize()}.",
                 confidence="medium" if outcome in ("timed-out", "no-route", "unknown-host") else "low",
-                hosts=(str(host),) if host else (),
+                hosts=names_of(host),
                 culprits=(Culprit(host=str(target)),) if target and not str(target)[0].isdigit() else (),
                 subject=("probe", str(target), str(port), str(outcome)),
                 evidence=cite(part, str(outcome)),

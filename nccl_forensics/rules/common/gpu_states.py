@@ -9,7 +9,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.xid import RECOVERY
-from nccl_forensics.model import Action, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Culprit, Finding, Severity, given, name_of, names_of
 from nccl_forensics.rules.common.hosts import People, place
 from nccl_forensics.rules.common.ties import Job, tied
 
@@ -54,7 +54,7 @@ def tool_findings(rows: pl.DataFrame, who: People, explained: list[str], ties: J
         faint = row["kind"] in _FAINT
         gpu = row["bus_id"] or (f"index {row['gpu_index']}" if row["gpu_index"] is not None else None)
         rank = who.of_listed(row["host"], row["bus_id"], row["gpu_index"])
-        ranks = (rank,) if rank is not None else ()
+        ranks = given(rank)
         if row["kind"] == "gpu-silent" and ranks and ties.failed:
             severity, words, faint = "critical", "has told the driver nothing of itself, though a rank ran on it: the driver lost it", False
         subject = place(row["host"], gpu) if row["kind"] in _OF_ONE_GPU else f"on {place(row['host'])}"
@@ -82,7 +82,7 @@ def tool_findings(rows: pl.DataFrame, who: People, explained: list[str], ties: J
                     Action(
                         "collect_more" if faint else "reboot_node",
                         hosts=(row["host"],) if row["host"] else (),
-                        gpus=(gpu,) if gpu else (),
+                        gpus=names_of(gpu),
                         ranks=ranks,
                     ),
                 ),
@@ -111,16 +111,16 @@ def kernel_findings(rows: pl.DataFrame, who: People, ties: Job) -> Iterator[Find
                 summary=f'The kernel wrote {part.height} such lines, the first: "{first["message"]}".',
                 severity="warning" if inforom else "critical",
                 confidence="medium" if inforom else "high",
-                ranks=(rank,) if rank is not None else (),
-                hosts=(str(host),) if host else (),
-                culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(device) if device else None),),
+                ranks=given(rank),
+                hosts=names_of(host),
+                culprits=(Culprit(rank=rank, host=name_of(host), gpu=name_of(device)),),
                 subject=(str(host or ""), str(device or ""), str(kind)),
                 evidence=cite(part, "the kernel's line"),
                 evidence_total=part.height,
                 remedy="Reset the GPU; reboot the node if that fails.",
                 prevention="Watch the driver's messages of every node (dcgm-exporter, node problem detector) and drain on those that ask for it.",
                 would_refute=("the GPU was not used by the job",),
-                actions=(Action("reset_gpu", hosts=(str(host),) if host else (), gpus=(str(device),) if device else ()),),
+                actions=(Action("reset_gpu", hosts=names_of(host), gpus=names_of(device)),),
             ),
             ties.tie(part, host, gpu=device, of=() if rank is None else (rank,), lasting=True),
         )
@@ -152,14 +152,14 @@ def state_findings(rows: pl.DataFrame, who: People, ties: Job, retired: int, dra
                     severity=level,
                     confidence="high" if level == "critical" else "medium",
                     ranks=ranks,
-                    hosts=(str(host),) if host else (),
-                    culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(gpu)),),
+                    hosts=names_of(host),
+                    culprits=(Culprit(rank=rank, host=name_of(host), gpu=str(gpu)),),
                     subject=(str(host or ""), str(gpu), *sorted(w.split(" (")[0].rstrip("0123456789 ") for w, _, _ in signs)),
                     evidence=cite(at, signs[0][0]),
                     remedy=f"{ACTION_WORDS[action][0].upper()}{ACTION_WORDS[action][1:]}.",
                     prevention="Run dcgmi diag -r 3 on nodes before they take jobs.",
                     would_refute=("the counters are older than the incident (compare with an earlier snapshot)",),
-                    actions=(Action(action, hosts=(str(host),) if host else (), gpus=(str(gpu),), ranks=ranks),),
+                    actions=(Action(action, hosts=names_of(host), gpus=(str(gpu),), ranks=ranks),),
                 ),
                 ties.tie(None, host, gpu=part["bus_id"][0], of=ranks, lasting=True) if level == "critical" else "own",
             )
@@ -251,13 +251,13 @@ def dcgm_findings(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
             summary=(str(first["message"]) if first["message"] else "The tool gives no reason.") + caveat,
             severity="warning" if config else "error",
             confidence="low" if config else "medium",
-            ranks=(rank,) if rank is not None else (),
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=f"index {gpu}" if gpu is not None else None),),
+            ranks=given(rank),
+            hosts=names_of(host),
+            culprits=(Culprit(rank=rank, host=name_of(host), gpu=f"index {gpu}" if gpu is not None else None),),
             subject=(str(host or ""), str(gpu), str(test)),
             evidence=cite(part, why),
             remedy=again,
             prevention="Run dcgmi diag -r 3 on nodes before they take jobs.",
             would_refute=(refuted,),
-            actions=(Action("fix_config" if config else "drain_and_reset", hosts=(str(host),) if host else ()),),
+            actions=(Action("fix_config" if config else "drain_and_reset", hosts=names_of(host)),),
         )
