@@ -360,6 +360,15 @@ def cut_rings(dumps: pl.LazyFrame | None) -> set[int]:
     return set(lost.select("rank").unique().collect()["rank"].to_list())
 
 
+def _open_alone(operations: pl.LazyFrame, dumps: pl.LazyFrame) -> bool:
+    """Whether the recorders were asked for what is open alone: none holds anything that is completed, and numbers of entries are left out."""
+    chosen = dumps.filter((pl.col("use") == "chosen") & of_nccl())
+    left_out = pl.col("last_record_id") - pl.col("first_record_id") + 1 > pl.col("entries")
+    if not chosen.select(left_out.any()).collect().item():
+        return False
+    return not operations.filter(pl.col("domain") == _RECORDED).select(pl.col("done").any()).collect().item()
+
+
 def _begins_open(cut: set[int]) -> pl.Expr:
     """Whether a ring that is cut begins with an entry that is open, while other recorders hold what is completed as well: what it has lost
     may be open too."""
@@ -454,6 +463,9 @@ def _seen_progress(
         .drop("mixed")
     )
     both = seen.join(status, on=["domain", "group_key", "rank"], how="full", coalesce=True)
+    if _open_alone(operations, dumps):
+        # The watchdog counts what is completed when it comes round to it; the dump itself looked, and would hold what it found open.
+        both = both.with_columns(status_done=pl.when(pl.col("first_pending").is_null()).then("status_enqueued").otherwise("status_done"))
     return (
         both.with_columns(
             last_seq=pl.max_horizontal("last_seq", "status_enqueued"),

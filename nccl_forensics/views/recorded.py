@@ -202,9 +202,9 @@ class Recorded:
     place ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position.
     ``facts``: for each word of the table, of dumps that count, what is asked for of all entries: ``life`` (a rank in a group, null where
     the dump does not count), ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``, ``batched``
-    (one of a batch) and ``batch`` (the end of one). ``parts``: entries, if they are few; ``numberless``: sources, of those, whose entries
-    bear no number of their own (schema 1.1), so that their times tell their order; ``held``: their ``numbers``, once somebody asked for them, in
-    files where entries lie in files."""
+    (one of a batch), ``batch`` (the end of one) and ``ends`` (that of one of collectives). ``parts``: entries, if they are few;
+    ``numberless``: sources, of those, whose entries bear no number of their own (schema 1.1), so that their times tell their order; ``held``:
+    their ``numbers``, once somebody asked for them, in files where entries lie in files."""
 
     folded: FoldedTable
     words: pl.DataFrame
@@ -217,6 +217,11 @@ class Recorded:
     def scratch(self) -> Path | None:
         """The folder of the files that entries lie in, where they are so many."""
         return next((part.parent for part in self.folded.parts if isinstance(part, Path)), None)
+
+    @property
+    def batches(self) -> bool:
+        """Whether collectives run in batches, whose calls share one position."""
+        return bool(self.facts.get_column("ends").any())
 
     def every(self) -> pl.LazyFrame:
         """All operations."""
@@ -234,18 +239,22 @@ class Recorded:
         for numbers in self.numbers():
             placed = numbers.filter(pl.col("placed").is_not_null())
             ends += _ends(numbers, placed, self.facts)
-            bounds.add(placed, self.facts.get_column("sign"))
+            bounds.add(self._compared(placed), self.facts.get_column("sign"))
         differ = bounds.differing()
         apart = [pl.Series(_ROW, [], dtype=pl.UInt32())]
         if differ.height:
             seqs = differ.get_column("placed") % BEYOND
             span = (int(str(seqs.min())), int(str(seqs.max())))
-            apart += [_apart(numbers, differ, self.facts) for numbers in self.numbers(span)]
+            apart += [_apart(self._compared(numbers), differ, self.facts) for numbers in self.numbers(span)]
         differing = pl.concat(apart)
         rows = self._gathered(pl.concat([*ends, differing]).drop_nulls().unique().sort())
         here = rows.filter(pl.col(_ROW).is_in(differing.implode()))
         telling, parting = (self._spelled(found.lazy().drop(_ROW), _WORD) for found in (rows, here))
         return Told(telling, parting, self._recent)
+
+    def _compared(self, placed: pl.DataFrame) -> pl.DataFrame:
+        """What is compared between ranks: of the calls of a batch the first, as none is at a position of its own."""
+        return placed.unique([_LIFE, "placed"], keep="first", maintain_order=True) if self.batches else placed
 
     def _recent(self) -> pl.LazyFrame:
         """As ``Calls.recent``."""
@@ -288,11 +297,14 @@ class Recorded:
         """The same of entries that are read."""
         p2p = bool(self.words.get_column("is_p2p").any())
         own = [self._own(name, c).alias(name) for name, c in _NUMBERS.items()]
-        source = ("source_id",) if self.numberless else ()
+        batches = self.batches
+        source = ("source_id",) if self.numberless or batches else ()
         collective, seqs = pl.col("collective_seq_id"), ("collective_seq_id", "p2p_seq_id") if p2p else ("collective_seq_id",)
         before = 0
         for rows, at in self._rows((*source, *_NUMBERS.values(), *seqs)):
-            numbers = rows.select(pl.int_range(before, before + pl.len(), dtype=pl.UInt32()).alias(_ROW), at.alias(_WORD), *seqs, *own)
+            numbers = rows.select(
+                pl.int_range(before, before + pl.len(), dtype=pl.UInt32()).alias(_ROW), at.alias(_WORD), *seqs, *own, *source
+            )
             before += rows.height
             word = numbers.get_column(_WORD)
             numbers = numbers.with_columns(self.facts.get_column(_LIFE).gather(word), self.facts.get_column("group").gather(word))
@@ -304,6 +316,8 @@ class Recorded:
             if p2p:
                 one = self.facts.get_column("is_p2p").gather(numbers.get_column(_WORD))
                 seq, counted = pl.when(one).then("p2p_seq_id").otherwise(collective), pl.when(~one).then(counted)
+            if batches:
+                counted = pl.when(~_cut(numbers, self.facts)).then(counted)
             both = (collective.alias("collective"),) if p2p else ()
             yield numbers.select(_ROW, _WORD, pl.col(_LIFE).set_sorted(), seq.alias("seq"), counted.alias("placed"), *_NUMBERS, *both)
 
@@ -340,6 +354,16 @@ class Recorded:
         return spelled.select(*also, *(own.get(c, pl.col(c)).cast(t).alias(c) for c, t in OPERATIONS.items()))
 
 
+def _cut(numbers: pl.DataFrame, facts: pl.DataFrame) -> pl.Series:
+    """Whether an entry belongs to the batch of collectives that the oldest entry of a full ring is part of: its first calls may be lost, and
+    what is left of it compares with no other rank's batch. One that is still open is whole, as the ring holds what is open alone."""
+    head = (pl.col("order") > 0) & (pl.col("order") == pl.col("order").min().over("source_id"))
+    place = [_LIFE, "collective_seq_id"]
+    over = (facts.get_column("ends") & facts.get_column("done")).gather(numbers.get_column(_WORD))
+    cut = numbers.filter(over).select(place).join(numbers.filter(head), on=place, how="semi").unique().with_columns(cut=pl.lit(True))
+    return numbers.select(place).join(cut, on=place, how="left", maintain_order="left").get_column("cut").fill_null(False)
+
+
 _AS_ROW, _AS_WORD = (pl.lit(None, dtype=pl.UInt32()).alias(name) for name in (_ROW, _WORD))
 
 
@@ -357,6 +381,7 @@ def _facts(words: pl.DataFrame, height: int) -> pl.DataFrame:
         # Of these no entry of their own tells whether they are done.
         batched=pl.col("is_p2p") & pl.col("done").is_null() & pl.col("pending").is_null(),
         batch=pl.col("is_p2p") & (pl.col("op") == _BATCH),
+        ends=~pl.col("is_p2p") & (pl.col("op") == _BATCH),
         group=pl.col("group_key").rank("dense").cast(pl.Int64),
         life=pl.struct("source_id", "group_key").rank("dense").cast(pl.UInt32),
         sign=signs_of(words, _counts(words)).cast(pl.UInt32),

@@ -289,6 +289,32 @@ def test_a_single_send_keeps_its_own_state_and_a_batch_of_collectives_its_positi
     assert rows == [(7, False), (8, False)]
 
 
+def parted(*lines: list[dict[str, object]]) -> list[tuple[object, ...]]:
+    """Where ranks part, by the entries of each."""
+    entries = [e | {"source_id": rank + 2} for rank, own in enumerate(lines) for e in own]
+    made = table("fr_entries", *entries)
+    ranks = list(range(len(lines)))
+    chosen = pl.DataFrame(
+        {"source_id": [r + 2 for r in ranks], "rank": ranks, "use": "chosen", "comm_lib_version": "2.27.7"},
+        schema_overrides={"source_id": pl.UInt32, "rank": pl.Int32},
+    )
+    return divergences(calls(made, chosen.lazy())).select("kind", "seq", "ranks").collect().rows()
+
+
+def batch(first: int, seq: int, op: str = "all_to_all", *, over: bool = True) -> list[dict[str, object]]:
+    """A batch of two collectives, whose calls share a position."""
+    return [*(entry(first + n, op, p2p=0, seq=seq) for n in range(2)), entry(first + 2, "coalesced", p2p=0, seq=seq, over=over)]
+
+
+def test_a_batch_of_collectives_whose_beginning_the_ring_has_lost_is_no_other_call() -> None:
+    whole = [*batch(40, 7), *batch(43, 8), entry(46, "all_reduce", p2p=0, seq=9, over=True)]
+    assert parted(whole, whole[2:], whole[1:], whole) == []
+    # What stands behind batches is compared, and so is one that is open.
+    assert parted(whole, [*whole[2:-1], entry(46, "broadcast", p2p=0, seq=9)], whole) == [("different", 9, [1])]
+    opened = batch(40, 7, over=False)
+    assert parted(opened, batch(40, 7, "broadcast", over=False), opened) == [("different", 7, [1])]
+
+
 def test_of_entries_that_bear_no_number_times_tell_the_order() -> None:
     entries, chosen = rings(3, 2, 4, 0)
     bare = entries.with_columns(record_id=pl.lit(None, dtype=pl.Int64()))
