@@ -113,6 +113,8 @@ _SUPPLIES = {
     "looks": _RECORDERS,
     "reducer_skips": _RECORDERS,
     "past_backward": _LAST_CALLS,
+    "step_leads": _PROCESSES,
+    "left_exchanges": _RECORDERS,
     "sent_more": _RECORDERS,
     "stack_work": _STACKS,
     "passed_over": _LAST_CALLS,

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.arguments import argument_findings
@@ -37,13 +37,16 @@ from nccl_forensics.words import operation_words, ranks_words
     at_most=16,
     explains=("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed"),
 )
-def shape_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:
+def shape_mismatch(
+    divergences: pl.LazyFrame, last_calls: pl.LazyFrame | None = None, step_leads: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
     """Findings of this argument, one per group."""
     yield from argument_findings(
         divergences,
         "shape",
         "Assert equal shapes (all_gather the numel) before the collective, or run once with TORCH_DISTRIBUTED_DEBUG=DETAIL.",
         last_calls,
+        step_leads,
     )
 
 
@@ -68,6 +71,7 @@ def shape_mismatch_by_transport(
     last_calls: pl.LazyFrame | None = None,
     ring_receivers: pl.LazyFrame | None = None,
     sent_more: pl.LazyFrame | None = None,
+    left_exchanges: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """A transport that received more bytes than it expected, where no recorder tells whose size was wrong: unless what others recorded
     leaves only the one that sent them, or only the one that aborted."""
@@ -85,6 +89,10 @@ def shape_mismatch_by_transport(
     more = sent_more.collect() if sent_more is not None else None
     if more is not None and more.height == 1:
         yield _of_the_exchange(more)
+        return
+    left = left_exchanges.collect() if left_exchanges is not None else None
+    if left is not None and left.height:
+        yield _before_the_exchange(left)
         return
     placed = _placed(ring_receivers) if ring_receivers is not None else None
     if placed is not None:
@@ -293,6 +301,32 @@ def _of_the_exchange(sent: pl.DataFrame) -> Finding:
         would_refute=(f"counts of {receiver} that differ from what the others send it",),
         actions=(Action("fix-code", ranks=sender, confidence="medium", where=row["call_site"]),),
         alternatives=(("argument-mismatch", (row["receiver"],), None),),
+    )
+
+
+def _before_the_exchange(left: pl.DataFrame) -> Finding:
+    """The one rank that went on to the next exchange, by its own steps before and what the others expected."""
+    row = left.row(0, named=True)
+    who, receivers, waited = (row["rank"],), ranks_words(row["receivers"]), operation_words(row["op"], row["seq"])
+    return Finding(
+        title=f"{ranks_words(who)} left out {waited}, in which {receivers} received what it sent in the next one",
+        summary=f"{receivers} expected {row['expected_bytes']} bytes of each, as of the {row['op']} of {row['left_shape']} that comes here in the steps before, and "
+        f"aborted on {row['got_bytes']}, which is what each gets of the {row['made_shape']} that {ranks_words(who)} recorded here and that comes behind it.",
+        cause="collective-skipped",
+        confidence="medium",
+        ranks=who,
+        culprits=(Culprit(rank=row["rank"]),),
+        subject=("gloo-size", str(row["op"]), "left out"),
+        divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
+        evidence=(
+            *cite([whereabouts(row)], f"what {ranks_words(who)} called here"),
+            *cite([{"source_id": row["said_source_id"], "line_no": row["said_line_no"]}], "received data size does not match"),
+        ),
+        remedy=f"Find the branch by which {ranks_words(who)} comes to {row['call_site'] or 'this call'} without the {row['op']} before it.",
+        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+        would_refute=(f"a Flight Recorder dump of one of {receivers} with the sizes of {ranks_words(who)}",),
+        actions=(Action("fix-code", ranks=who, confidence="medium", where=row["call_site"]), _COMPARE),
+        alternatives=(("shape-mismatch", who, "another size at this position leaves the same message"),),
     )
 
 

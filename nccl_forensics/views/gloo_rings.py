@@ -119,7 +119,7 @@ def _sender(line: dict[str, object], said: re.Match[str] | None, recorded: pl.Da
     got, expected = int(said[1]), int(said[2])
     if not witnesses.height or sender in recorded["rank"].to_list() or width is None:
         return None
-    total = _elements(first["shape"]) * width
+    total = elements(first["shape"]) * width
     if expected != _segment(total, width, len(members)) or got <= expected:
         return None
     cited = witnesses.row(0, named=True)
@@ -168,7 +168,7 @@ def sent_more(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progress:
             continue
         usual, width = alike["shape"][0], ELEMENT_BYTES.get(str(part["dtype"][0]).lower())
         sender = part.filter(pl.col("shape") != usual).row(0, named=True)
-        more = (_elements(sender["shape"]) - _elements(usual)) * (width or 0)
+        more = (elements(sender["shape"]) - elements(usual)) * (width or 0)
         for line, said in lengths:
             if more > 0 and line["rank"] not in part["rank"].to_list() and int(said[1]) - int(said[2]) == more:
                 rows.append(
@@ -210,7 +210,7 @@ def _with_segments(calls: pl.DataFrame, members: int) -> pl.DataFrame:
     told = calls.select("op", "shape", "width").iter_rows()
     # What each brings to an all_gather goes round in two halves (gloo/allgather.cc).
     lengths = [
-        (_elements(shape) * width // 2 if op == "all_gather" else _segment(_elements(shape) * width, width, members)) if width else None
+        (elements(shape) * width // 2 if op == "all_gather" else _segment(elements(shape) * width, width, members)) if width else None
         for op, shape, width in told
     ]
     return calls.with_columns(segment=pl.Series(lengths, dtype=pl.Int64()))
@@ -398,5 +398,12 @@ def _out_of_habit(line: pl.DataFrame, at: int, got: int, expected: int) -> int |
     return None  # what one line of reductions has alike is no step
 
 
-def _elements(shape: object) -> int:
+def elements(shape: object) -> int:
+    """How many there are in a tensor of this shape."""
     return math.prod(int(n) for n in _NUMBERS.findall(str(shape)))
+
+
+def lengths_said(message: object) -> tuple[int, int] | None:
+    """Bytes of the message that came, and of the buffer that it was to go into, as gloo says them."""
+    said = _LENGTHS.search(str(message))
+    return (int(said[1]), int(said[2])) if said else None

@@ -8,6 +8,8 @@ import pytest
 from nccl_forensics.rules.shape_mismatch import shape_mismatch, shape_mismatch_by_transport
 from nccl_forensics.views.gloo_rings import RING_RECEIVERS, RING_SENDERS, SENT_MORE
 from nccl_forensics.views.last_calls import LAST_CALLS
+from nccl_forensics.views.left_exchanges import LEFT_EXCHANGES
+from nccl_forensics.views.step_leads import STEP_LEADS
 from tests.rules.frames import cited, divergences, endings, told
 from tests.views.frames import groups, progress, rows
 
@@ -27,6 +29,36 @@ def test_where_nobody_can_tell_who_is_right_nobody_is_named() -> None:
     assert (finding.confidence, finding.ranks, finding.culprits) == ("low", (1,), ())
     assert finding.title.startswith("ranks 0-1 called ")
     assert [action.ranks for action in finding.actions] == [(0, 1)], "either side may have to be mended"
+
+
+LEADS = {"rank": 1, "step": 7, "others": [0, 2, 3], "others_step": 6, "source_id": 5, "line_no": 8}
+
+
+def test_of_two_sizes_that_of_the_rank_whose_loop_told_a_step_more_is_of_a_later_call() -> None:
+    apart = divergences("shape", [0], [1], sure=False, call_site="validate (t.py:26)", peer_call_site="step (t.py:43)", **DETAILS)
+    [finding] = shape_mismatch.check(apart, None, rows(STEP_LEADS, LEADS))
+    assert (*told(finding), finding.cause) == ("critical", "medium", (1,), "collective-skipped")
+    assert cited(finding)[0] == (5, 8)
+    assert "validate (t.py:26)" in finding.title
+
+
+def test_a_lead_of_another_rank_or_over_others_settles_no_size() -> None:
+    for lead in ({"rank": 3, "others": [0, 1, 2]}, {"rank": 1, "others": [2, 3]}):
+        [finding] = shape_mismatch.check(divergences("shape", [0], [1], sure=False, **DETAILS), None, rows(STEP_LEADS, LEADS | lead))
+        assert (finding.cause, finding.culprits) == ("shape-mismatch", ())
+    [finding] = shape_mismatch.check(divergences("shape", [1], [0, 2], **DETAILS), None, rows(STEP_LEADS, LEADS))
+    assert (finding.cause, finding.ranks) == ("shape-mismatch", (1,)), "where the calls tell who is right they count"
+
+
+def test_who_went_on_to_the_next_exchange_is_named() -> None:
+    row = {"rank": 5, "receivers": [4, 6], "group_name": "2", "seq": 25, "op": "all_to_all", "left_shape": "[[4]]", "made_shape": "[[8,8]]"}
+    row |= {"got_bytes": 64, "expected_bytes": 8, "call_site": "send (e.py:25)", "source_id": 2, "record": "entries[30]"}
+    left = rows(LEFT_EXCHANGES, row | {"said_source_id": 6, "said_line_no": 1})
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, None, None, None, None, left)
+    assert (*told(finding), finding.cause) == ("critical", "medium", (5,), "collective-skipped")
+    assert cited(finding) == [(2, "entries[30]"), (6, 1)]
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, None, None, None, None, rows(LEFT_EXCHANGES))
+    assert (finding.confidence, finding.culprits) == ("low", ())
 
 
 def test_a_differing_() -> None:

@@ -14,11 +14,19 @@ from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 
-def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:
+def argument_findings(
+    divergences: pl.LazyFrame,
+    kind: str,
+    prevention: str,
+    last_calls: pl.LazyFrame | None = None,
+    step_leads: pl.LazyFrame | None = None,
+) -> Iterator[Finding]:
     """One finding per group whose first divergence is in an argument of this kind (shape, dtype, argument).
 
     ``last_calls``: where torch itself compared the calls, every rank raised in its own; other lines of the program are other calls.
+    ``step_leads``: of two sides of which nothing else tells who is right, one that told a step more has made as many calls: it left some out.
     """
+    ahead = {row["rank"]: row for row in step_leads.collect().iter_rows(named=True)} if step_leads is not None else {}
     word = {"shape": "size", "dtype": "data type", "argument": "argument"}[kind]
     for row in divergences.filter(pl.col("kind") == kind).sort("domain", "group_key").collect().iter_rows(named=True):
         ranks, group = tuple(row["ranks"]), group_words(row)
@@ -28,6 +36,10 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str, las
         lines = _other_lines(row, last_calls) if last_calls is not None and row["domain"] == "detail" else None
         if lines is not None:
             yield _another_call(row, kind, word, lines)
+            continue
+        further = _a_step_further(row, ahead) if not row["sure"] else None
+        if further is not None:
+            yield _left_out(row, kind, ahead[further[0][0]], *further)
             continue
         yield Finding(
             title=f"{ranks_words(ranks if row['sure'] else everyone)} called {operation_words(row['expected_op'], row['seq'])} of {group} with "
@@ -115,6 +127,48 @@ def _another_call(row: Mapping[str, object], kind: str, word: str, lines: tuple[
             (other, tuple(ranks), None),
             (f"{kind}-mismatch", tuple(ranks), "the two lines are different calls"),
         ),
+        metrics={"position": int(str(row["seq"]))},
+    )
+
+
+def _a_step_further(
+    row: Mapping[str, object], ahead: Mapping[int, Mapping[str, object]]
+) -> tuple[list[int], list[int], tuple[str, str]] | None:
+    """Of two sides that which told one step more than the other, with the other one; and the names of the columns that tell of both."""
+    names = ("", "peer_")
+    for (side, other), of in zip((("ranks", "others"), ("others", "ranks")), (names, names[::-1]), strict=True):
+        ranks, others = as_ranks(row[side]), as_ranks(row[other])
+        if ranks and others and all(r in ahead and set(others) <= set(as_ranks(ahead[r]["others"])) for r in ranks):
+            return ranks, others, of
+    return None
+
+
+def _left_out(
+    row: Mapping[str, object], kind: str, lead: Mapping[str, object], ranks: list[int], others: list[int], of: tuple[str, str]
+) -> Finding:
+    """Ranks that have told a step more than their peers, though they made as many calls: they left out one."""
+    own, theirs = (row[f"{name}call_site"] for name in of)
+    waited = f"{operation_words(row['expected_op'], row['seq'])} of {group_words(row)}"
+    return Finding(
+        title=f"{ranks_words(ranks)} left out {waited}, in which {ranks_words(others)} stood at {theirs}, or a call before it",
+        summary=f"Nothing in the calls tells which side is right, but the training loop of {ranks_words(ranks)} has told step {lead['step']}, and those of "
+        f"{ranks_words(as_ranks(lead['others']))} step {lead['others_step']}: with as many calls it came a step further, to its call at {own}.",
+        cause="collective-skipped",
+        confidence="medium",
+        ranks=tuple(ranks),
+        culprits=tuple(Culprit(rank=r) for r in ranks),
+        subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), str(theirs)),
+        divergence=Divergence(_text(row["group_name"]), _text(row["comm_id"]), int(str(row["seq"])), _text(row["expected_op"])),
+        evidence=(
+            *cite([lead], "the step that it told and the others did not"),
+            *cite([whereabouts(row, of[0])], f"{ranks_words(ranks[:1])}: the call that it made here"),
+            *cite([whereabouts(row, of[1])], f"{ranks_words(others[:1])}: the call at the same position"),
+        ),
+        remedy=f"Find the branch by which {ranks_words(ranks)} passes {theirs} without the call.",
+        prevention="One small run with TORCH_DISTRIBUTED_DEBUG=DETAIL on all ranks: it compares every collective between the ranks before it starts.",
+        would_refute=("lines of the others that were lost with their buffers, and tell the same step",),
+        actions=(Action("fix-code", ranks=tuple(ranks), confidence="medium", where=str(theirs) if theirs else None),),
+        alternatives=((f"{kind}-mismatch", tuple(sorted({*ranks, *others})), "their loops told as many steps"),),
         metrics={"position": int(str(row["seq"]))},
     )
 

@@ -1,0 +1,93 @@
+"""Exchanges of all with all that one rank left out: by what the others expected, and what it alone recorded."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.alignment import candidates
+from nccl_forensics.facts.collective_kernels import ELEMENT_BYTES
+from nccl_forensics.views import view
+from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
+from nccl_forensics.views.columns import read_at
+from nccl_forensics.views.deaths import told_at
+from nccl_forensics.views.gloo_rings import elements, lengths_said
+
+LEFT_EXCHANGES = {
+    "rank": pl.Int32(),
+    "receivers": pl.List(pl.Int32()),
+    "group_name": pl.String(),
+    "comm_id": pl.String(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "left_shape": pl.String(),
+    "made_shape": pl.String(),
+    "got_bytes": pl.Int64(),
+    "expected_bytes": pl.Int64(),
+    "call_site": pl.String(),
+    **read_at(),
+    **read_at("said_"),
+}
+
+
+@view(rows="ranks")
+def left_exchanges(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
+    """The one rank whose last call of a group is the exchange that comes after another one in each of its steps, without that one before it,
+    where all that aborted (``receivers``, without a record in that group) expected just what each gets in the one that it left out, and got
+    what each gets in the one that it made.
+
+    Of an exchange in equal parts each member gets as many bytes as all divided by their number; which that is the rank's own call tells.
+    Cites the rank's record (``source_id`` …) and what a receiver says (``said_…``).
+    """
+    nothing = pl.LazyFrame(schema=LEFT_EXCHANGES)
+    aborted = endings.filter((pl.col("signature") == "gloo-size-mismatch") & pl.col("rank").is_not_null()).sort("rank").collect()
+    said = [lengths_said(row["message"]) for row in aborted.iter_rows(named=True)]
+    if not said or len(set(said)) > 1 or said[0] is None:
+        return nothing
+    got, expected = said[0]
+    receivers = aborted["rank"].to_list()
+    own = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
+    made = calls_of(operations).recent().filter(own & pl.col("group_key").is_in(_groups(operations).implode())).sort("seq").collect()
+    told = told_at(aborted.row(0, named=True))
+    rows: list[dict[str, object]] = []
+    for (key, _), line in made.group_by("group_key", "rank", maintain_order=True):
+        calls: list[_Call] = list(line.select("op", "shape", "dtype").iter_rows())
+        heard = made.filter(pl.col("group_key") == pl.lit(key))["rank"].to_list()
+        left = _left_out(calls)
+        if left is None or set(heard) & set(receivers):
+            continue
+        sent, due = _bytes(calls[-1]), _bytes(left)
+        members = sent // got if sent is not None else 0
+        if members > len(receivers) and (sent, due) == (got * members, expected * members):
+            last = line.row(-1, named=True)
+            shapes = {"left_shape": left[1], "made_shape": calls[-1][1], "got_bytes": got, "expected_bytes": expected}
+            place = {name: last[name] for name in LEFT_EXCHANGES if name in last} | {f"said_{name}": v for name, v in told.items()}
+            rows.append(place | shapes | {"receivers": receivers})
+    return pl.DataFrame(rows, schema=LEFT_EXCHANGES, infer_schema_length=None).lazy() if len(rows) == 1 else nothing
+
+
+def _groups(operations: pl.LazyFrame | Calls) -> pl.Series:
+    """Groups with exchanges."""
+    counts = calls_of(operations).counts
+    return (
+        counts.filter((pl.col("domain") == "fr") & pl.col("op").is_in(EXCHANGES))
+        .select(pl.col("group_key").unique())
+        .collect()["group_key"]
+    )
+
+
+#: Operation, shape and type.
+_Call = tuple[str, str, str]
+
+
+def _left_out(calls: list[_Call]) -> _Call | None:
+    """What the steps before foretell in place of the last call, if that is what they foretell right behind it."""
+    foretold = candidates(calls[:-1])
+    if len(foretold) != 1 or foretold[0] == calls[-1]:
+        return None
+    return foretold[0] if candidates([*calls[:-1], foretold[0]]) == [calls[-1]] else None
+
+
+def _bytes(call: _Call) -> int | None:
+    op, shape, dtype = call
+    width = ELEMENT_BYTES.get(str(dtype).lower())
+    return elements(shape) * width if width is not None and op in EXCHANGES else None
