@@ -528,6 +528,7 @@ KINDS: tuple[Kind, ...] = (
         "@flight_recorder/ring_wrap_rank_0.json",
     ),
     _k("torch 3", "watchdog, heartbeat, DETAIL, barriers", "c10d-log", "watchdog", "timeout-too-short", "@texts/c10d.txt"),
+    _k("torch 1", "torchfrtrace", "recorder-analysis", "reports", "host-stall-by-analysis", "@recorder_analysis/missing.txt"),
     _k("torch 3.9", "torchrun and its error files", "torchelastic-error", "exceptions", "rank-died", "@documents/error.json"),
     _k("torch 4", "Kineto's Chrome traces", "chrome-trace", "traces", "communication-bound low-overlap", "@documents/trace.json"),
     _k("torch 5.1", "py-spy dump", "py-spy", "stacks", "host-stall-by-stacks", "@stacks/py_spy_ranks.txt"),

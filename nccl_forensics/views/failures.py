@@ -59,7 +59,7 @@ _WENT_ON = (
 #: What a watchdog says once it waits no longer.
 _GAVE_UP_WAITING = ["timeout", "failure", "dump-signal", "heartbeat-stuck", "error", "store-timeout", "store-unreachable"]
 #: What ranks say of each other where calls or arrivals differ. Who reached a monitored barrier says so only where the barrier failed.
-_DISAGREED = ["detail-mismatch", "barrier-missing", "barrier-ok"]
+_DISAGREED = ["detail-mismatch", "barrier-missing", "barrier-ok", "recorder-analysis"]
 #: What the thread that moves the data of a process says of an error.
 _MOVING = r"\[Progress Thread\]"
 #: Exit codes of tasks that ended well, or by SIGHUP, SIGINT or SIGTERM, as a shell hands them on or as the launcher says it
