@@ -243,8 +243,15 @@ def test_what_a_batch_script_and_srun_say_themselves_does_not_keep_the_tasks_fro
     rows = peeled(*traced, "++ hostname", *tasks, "srun: error: n1: task 3: Exited with exit code 1")
     assert [(row["hint_rank"], row["text"]) for row in rows[21:24]] == [(n, f"{NCCL} {n}") for n in range(3)]
     assert rows[0]["text"] == traced[0]
+
+
+def test_tasks_that_all_speak_as_jobs_do_are_a_column_beside_whatever_their_script_printed() -> None:
     spoken = [f"setting {n}" for n in range(20)]
-    assert peeled(*spoken, *tasks)[21]["text"] == tasks[1], "text of other writers"
+    tasks = [f"{n % 2}: {said}" for n, said in enumerate((NCCL, "[rank1]: Traceback (most recent call last):", "step 1", "[rank1]: E: x"))]
+    told = peeled(*spoken, *tasks)[20:]
+    assert [(row["hint_rank"], row["marked"]) for row in told] == [(0, False), (1, True), (0, False), (1, True)]
+    listed = [f"{n}: {NCCL if n < 2 else 'text'}" for n in range(3)]
+    assert peeled(*spoken, *listed)[20]["text"] == listed[0], "no text of a job behind one of the numbers"
 
 
 def test_a_reply_that_quotes_a_log_and_a_program_that_passes_on_what_srun_says_are_peeled() -> None:

@@ -167,7 +167,7 @@ class _Scan:
             return True
         if block.row["signature"] != "launcher":
             kind = _fate(lines, at, goes_on=self.works > last)
-            self.row(at, {**_spawned(lines, at, found), **block.row, "kind": kind}, last)
+            self.row(at, {**_spawned(lines, at, found), **block.row, "kind": kind, "marked": lines.marked[at] or None}, last)
             found.nccl += _last_errors(lines, at, set(block.members))
         self.says(at, block.said, last)
         return True
@@ -325,6 +325,9 @@ _PARTING = re.compile(
     r"^\s|^$|^[\[<{(=*+#-]|^[IWEF][0-9]{4} |NCCL|ProcessGroup|destroy_process_group|resource_tracker|Traceback \(|Exception|wandb|srun|slurm|torchrun"
     r"|(?i:exit|finish|fail|error|abort|kill|done|terminat|signal|fatal|core dump|elapsed|shut|clos|clean|real|user|sys|leak|crash|stop|stack)"
 )
+#: A logger's clock before its line, and what a process prints as NCCL begins its work in it.
+_CLOCK = re.compile(r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.,]{8,16}\] +")
+_BEGINS = re.compile(r" NCCL INFO (?:Bootstrap ?: Using |cudaDriverVersion )")
 #: So many other lines of the same writer, and it went on with its work.
 _LINES_OF_WORK = 2
 
@@ -332,8 +335,12 @@ _LINES_OF_WORK = 2
 def _works_at(lines: WriterLines) -> int:
     """The number of the line from which on a writer printed just ``_LINES_OF_WORK`` lines of work: what ended before it, it outlived; 0 if it
     printed fewer."""
-    work = (n for n, text in zip(reversed(lines.numbers), reversed(lines.texts), strict=True) if not _PARTING.search(text))
+    work = (n for n, text in zip(reversed(lines.numbers), reversed(lines.texts), strict=True) if _is_work(text))
     return next(islice(work, _LINES_OF_WORK - 1, None), 0)
+
+
+def _is_work(text: str) -> bool:
+    return not _PARTING.search(_CLOCK.sub("", text)) or bool(_BEGINS.search(text))
 
 
 def _fate(lines: WriterLines, at: int, *, goes_on: bool) -> str:
@@ -345,7 +352,7 @@ def _fate(lines: WriterLines, at: int, *, goes_on: bool) -> str:
         return "unraisable"
     if above.startswith(_THREAD):
         return "thread"
-    return "survived" if goes_on and lines.hints["hint_scope"] != "global" else "python"
+    return "survived" if goes_on and not lines.marked[at] else "python"
 
 
 #: Above what ``torch.multiprocessing.spawn`` passes on of a process that it started: their number is told as a local rank.

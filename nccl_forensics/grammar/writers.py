@@ -14,12 +14,14 @@ HINTS = (*WRITER, "time_raw_ns", "time_kind")
 
 @dataclass(frozen=True, slots=True)
 class WriterLines:
-    """Lines of one writer, in order; ``starts`` are positions of the lines with an anchor; ``hints`` those of the first of them."""
+    """Lines of one writer, in order; ``starts`` are positions of the lines with an anchor; ``hints`` those of the first of them; ``marked``:
+    which lines torch's excepthook wrote."""
 
     numbers: list[int]
     texts: list[str]
     starts: list[int]
     hints: dict[str, object]
+    marked: list[bool]
 
 
 def near_hits(lines: pl.DataFrame, reach: int, before: int = 0) -> Iterator[WriterLines]:
@@ -38,4 +40,6 @@ def near_hits(lines: pl.DataFrame, reach: int, before: int = 0) -> Iterator[Writ
         starts = part["hit"].arg_true().to_list()
         if starts:
             first_row = part.row(starts[0], named=True)
-            yield WriterLines(part["line_no"].to_list(), part["text"].to_list(), starts, {h: first_row[h] for h in HINTS})
+            yield WriterLines(
+                part["line_no"].to_list(), part["text"].to_list(), starts, {h: first_row[h] for h in HINTS}, part["marked"].to_list()
+            )

@@ -177,6 +177,11 @@ PREFIXES: tuple[Prefix, ...] = (
 )
 
 
+#: Names of the prefixes that torch itself writes, and what its excepthook puts before each line of an exception that ends a rank (2.3 and
+#: later); a launcher that tells ranks apart says nothing of their end.
+_OF_TORCH, _EXCEPTHOOK = ("torch-rank", "torch-rank-behind"), r"^\[rank\d+\]: "
+
+
 #: Of a source of which at least this share of lines carries no prefix, none is believed for standing in nearly all lines.
 BARE_SHARE = 0.2
 
@@ -193,6 +198,7 @@ def peel(lines: pl.DataFrame, *, bare_left_out: bool = False) -> pl.DataFrame:
         hint_pid=pl.lit(None, dtype=pl.Int64()),
         time_raw_ns=pl.lit(None, dtype=pl.Int64()),
         time_kind=pl.lit(None, dtype=pl.String()),
+        marked=pl.lit(value=False),
     )
     frame = _unwrap(frame)
     asked = [prefix for prefix in PREFIXES if not (bare_left_out and prefix.of_nearly_all)]
@@ -320,7 +326,7 @@ def _is_column(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: in
         filled -= int(text.str.contains(_PDSH_OWN).sum() or 0)
     if prefix.name == "srun":
         filled -= int(text.str.contains(_SCRIPT_OWN).sum() or 0)
-    if filled < 2 or hits < _NEARLY_ALL * filled:
+    if filled < 2 or (hits < _NEARLY_ALL * filled and not (prefix.name == "srun" and _of_tasks(frame, prefix, carries))):
         return False
     if prefix.scope is not None and frame["hint_scope"].drop_nulls().len() > hits // 2:
         return False  # a rank is known already: what looks like one is text
@@ -335,6 +341,14 @@ def _is_column(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: in
         several = values.n_unique() > 1 and values.str.contains(r"\d").all()
         return bool(several or rest.str.contains(_JOB).any())
     return True
+
+
+def _of_tasks(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> bool:
+    """Whether text of a job follows every number from 0 on, of two at least: what a batch script printed itself stands beside it."""
+    some = frame["text"].filter(carries)
+    number = some.str.extract(prefix.pattern, prefix.column_group).cast(pl.Int64, strict=False)
+    writers = number.filter(some.str.replace(prefix.pattern, "").str.contains(_JOB)).unique()
+    return writers.len() > 1 and set(writers) == set(number) == set(range(writers.len()))
 
 
 def _of_a_job(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.Series | None:
@@ -364,6 +378,8 @@ def _peel(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.DataFra
     if prefix.name in ("mpi", "srun", "pdsh", "compose", "compose-unit", "numbered"):
         rest = _without_blank(rest, carries)
     updates = {"text": pl.when(carries).then(rest).otherwise("text")}
+    if prefix.name in _OF_TORCH:
+        updates["marked"] = pl.col("marked") | (carries & frame["text"].str.contains(_EXCEPTHOOK))
     if "rank" in told:
         better = (
             carries & told["rank"].is_not_null() & ((pl.col("hint_scope") != "global").fill_null(True) | pl.lit(prefix.scope == "global"))

@@ -307,9 +307,10 @@ def socket_fallback(
     host_nics: pl.LazyFrame | None,
     host_ranks: pl.LazyFrame,
     settings: pl.LazyFrame | None = None,
+    ib_ports: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Hosts that talk over sockets while others of the job use RDMA, or although NCCL lists RDMA devices or was told which of them to
-    use."""
+    use, or their own tools show ports of InfiniBand that are active."""
     if host_ranks.collect().height < 2:
         return
     chosen = networks.collect()
@@ -319,7 +320,8 @@ def socket_fallback(
         return
     devices = set(host_nics.select("host").collect()["host"].to_list()) if host_nics is not None else set()
     remote = others.filter(pl.col("network").str.contains(_RDMA))
-    seen = remote.height > 0 or bool(devices & set(sockets["host"].to_list()))
+    active = _active(ib_ports, set(sockets["host"].to_list())) if ib_ports is not None else pl.DataFrame()
+    seen = remote.height > 0 or bool(devices & set(sockets["host"].to_list())) or active.height > 0
     asked = _asked_for(settings, set(sockets["host"].to_list())) if settings is not None and not seen else pl.DataFrame()
     meant = seen or others.height > 0 or asked.height > 0
     ranks = tuple(sorted({r for rs in sockets["ranks"].to_list() for r in rs}))
@@ -346,6 +348,7 @@ def socket_fallback(
             *cite(sockets, "chose the network Socket"),
             *cite(others, "chose an RDMA network" if remote.height else "chose another network"),
             *(cite(asked, "a filter of RDMA devices, of which NCCL found none to use") if asked.height else ()),
+            *(cite(active, "a port of InfiniBand that is active there", at_most=4) if active.height else ()),
         ),
         remedy="Make RDMA devices visible in the container (libibverbs, /dev/infiniband) and unset NCCL_IB_DISABLE and NCCL_NET."
         + (" Compare NCCL_IB_HCA with the names that ibv_devices lists." if asked.height else ""),
@@ -353,6 +356,13 @@ def socket_fallback(
         would_refute=("the hosts have no RDMA network",),
         actions=(Action("change-setting", hosts=hosts, command="ibv_devices; ls /dev/infiniband"),),
     )
+
+
+def _active(ib_ports: pl.LazyFrame, hosts: set[str | None]) -> pl.DataFrame:
+    """Ports of InfiniBand that are up on one of these hosts. Of Ethernet, they may be the interfaces of the sockets themselves."""
+    up = ib_ports.filter(pl.col("state").str.starts_with("active") & (pl.col("link_layer").str.to_lowercase() == "infiniband")).collect()
+    labels = {first_label(host) for host in hosts}
+    return up.filter(pl.Series([host is not None and first_label(host) in labels for host in up["host"]], dtype=pl.Boolean()))
 
 
 def _asked_for(settings: pl.LazyFrame, hosts: set[str]) -> pl.DataFrame:

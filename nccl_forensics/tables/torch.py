@@ -135,6 +135,7 @@ TABLES: tuple[Table, ...] = (
                 S,
                 "python, unraisable (Python ignored it), thread (it ended a thread), survived (its writer went on), cpp-terminate, fatal-signal, error-file, watchdog (what ended its thread), gloo (logged before it is raised), said (a sentence in a program's own words)",
             ),
+            "marked": (B, "torch's excepthook wrote it: it ended its rank"),
             "type": (S, "exception type"),
             "message": (S, "first lines of the message, secrets masked"),
             "signature": (

@@ -14,7 +14,7 @@ from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.damage import cut_off
 from nccl_forensics.views import view
 from nccl_forensics.views.ended_before import PEER_GONE, first_to_go, gone_before, left, lost_a_peer, not_stopped, unlisted_task
-from nccl_forensics.views.failed_alike import GOT_OVER, exit_is_all, forgive_alike
+from nccl_forensics.views.failed_alike import GOT_OVER, exit_is_all, forgive_alike, one_of_those
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
 from nccl_forensics.views.tasks import OF_LAUNCHERS, rank_of_task
@@ -173,7 +173,7 @@ def endings(
         _exited(roster, exits, by_pid, local_ranks, of_task)
         _before_the_step(roster.people, exits, of_task)
     nameless = _raised(roster, raised.collect(), _alone_in(processes), ranks_of_source) if raised is not None else {}
-    _one_of_those(roster.people)
+    one_of_those(roster.people, nccl_errors)
     heard = _heard(ranks_of_source, path_hints, sources)
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
     waited, stood = _recorded_waiting(progress), _stood_waiting(last_calls)
@@ -291,14 +291,6 @@ def _exited(
             who.update(type=raised, message=said, signature=classify(raised, said), from_block=True)
 
 
-def _one_of_those(people: dict[tuple[str, object], dict[str, object]]) -> None:
-    """A launcher that names nobody (DeepSpeed's prints the command of the worker that it started last, whichever failed:
-    deepspeed/launcher/launch.py) means one of those who raised something, where any did and the exit code is that of an exception."""
-    nobody = people.get(("pid", None))
-    if nobody is not None and nobody["exit_code"] == 1 and any(who["rank"] is not None and who["signature"] for who in people.values()):
-        del people["pid", None]
-
-
 def _asked(exits: pl.DataFrame | None, by_pid: Pids) -> set[tuple[str, object]]:
     """Pids and ranks that a launcher told to end."""
     if exits is None:
@@ -368,7 +360,7 @@ def _raised(
             # Another job has a rank of this number: the text stands in the file of this rank on another host.
             who.update(host=home[0], pid=home[1])
         row["signature"] = _inside(row)
-        who["over"] = who["over"] or row["hint_scope"] == "global"
+        who["over"] = who["over"] or bool(row["marked"]) or (row["kind"] != "python" and row["hint_scope"] == "global")
         if who["message"] is not None and cut_off(str(row["message"]), str(who["message"])):
             continue  # another copy of the same, cut short
         if who["message"] is not None and cut_off(str(who["message"]), str(row["message"])):

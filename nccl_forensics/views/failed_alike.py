@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from nccl_forensics.facts.signatures import SURVIVED
+from nccl_forensics.frames import has_rows
 
 #: Kinds of exceptions that did not end the process, or not at once.
 GOT_OVER = (*SURVIVED, "thread")
@@ -31,6 +32,18 @@ def forgive_alike(rows: list[dict[str, object]], nccl_errors: pl.LazyFrame | Non
             for who in mine:
                 why = f"exit code {left[who]['exit_code']} after NCCL had failed in it as in {len(group) - 1} other processes"
                 left[who].update(kind="victim", own=False, why=why)
+
+
+def one_of_those(people: dict[tuple[str, object], dict[str, object]], nccl_errors: pl.LazyFrame | None) -> None:
+    """A launcher that names nobody (DeepSpeed's prints the command of the worker that it started last, whichever failed:
+    deepspeed/launcher/launch.py) means one of those who raised something, or whom NCCL handed an error, which is raised then, where any
+    did and the exit code is that of an exception."""
+    nobody = people.get(("pid", None))
+    if nobody is None or nobody["exit_code"] != 1:
+        return
+    failed = nccl_errors is not None and has_rows(nccl_errors.filter((pl.col("kind") == "propagation") & pl.col("code").is_between(1, 6)))
+    if failed or any(who["rank"] is not None and who["signature"] for who in people.values()):
+        del people["pid", None]
 
 
 def _groups(nccl_errors: pl.LazyFrame) -> Mapping[tuple[object, ...], set[tuple[object, object]]]:

@@ -81,7 +81,7 @@ GAVE_UP = frozenset({TIMEOUTS, EXCEPTIONS, MISSED})
 def failures(
     endings: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
-    exceptions: pl.LazyFrame | None,
+    raised: pl.LazyFrame | None,
     nccl_errors: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
     waits: pl.LazyFrame | None,
@@ -110,8 +110,8 @@ def failures(
         signs += _of_endings(endings)
     if watchdog is not None:
         signs.append(_Sign(TIMEOUTS, _in_order(watchdog.filter(pl.col("kind").is_in(_GAVE_UP_WAITING)))))
-    if exceptions is not None:
-        signs.append(_Sign(EXCEPTIONS, _in_order(exceptions.filter(~lived_on()))))
+    if raised is not None:
+        signs.append(_Sign(EXCEPTIONS, _in_order(raised.filter(~lived_on()))))
     if rank_reports is not None:
         signs.append(_Sign(MISSED, _in_order(rank_reports.filter(pl.col("kind").is_in(_DISAGREED)))))
     if nccl_errors is not None:

@@ -214,6 +214,19 @@ def test_sockets_where_a_setting_asks_for_rdma_devices_are_an_error() -> None:
     assert cited(finding) == [(0, 3), (1, 3), (0, 2)]
 
 
+def test_sockets_beside_active_ports_of_infiniband_are_an_error() -> None:
+    both = networks(node1="Socket", node2="Socket")
+    port = {"host": "node2.cluster", "device": "mlx5_0", "state": "active", "link_layer": "InfiniBand", "source_id": 9, "line_no": 4}
+
+    def found(**other: object) -> list[tuple[object, ...]]:
+        findings = socket_fallback.check(both, None, TWO, None, None, rows(PORTS, port | other))
+        return [(told(f)[:2], cited(f)[-1]) for f in findings]
+
+    assert found() == [(("error", "high"), (9, 4))]
+    for other in ({"state": "down"}, {"link_layer": "Ethernet"}, {"host": "node3"}, {"host": None}):
+        assert found(**other) == [(("info", "low"), (1, 3))], other
+
+
 def test_a_filter_of_devices_to_leave_out_asks_for_none() -> None:
     both = networks(node1="Socket", node2="Socket")
     for other in (settings("NCCL_IB_HCA", ("^mlx5_bond_0", [0, 1])), settings("NCCL_IB_TIMEOUT", ("22", [0, 1]))):

@@ -456,6 +456,13 @@ def test_a_launcher_that_names_nobody_means_one_of_those_who_raised_something() 
     assert [(e["rank"], e["kind"]) for e in ended(killed, processes=PEOPLE)] == [(None, "killed")]
 
 
+def test_a_launcher_that_names_nobody_means_one_of_those_whom_nccl_handed_an_error() -> None:
+    nobody = table("worker_exits", {"kind": "failed", "exit_code": 1, "line_no": 30, "source_id": 5})
+    assert ended(nobody, errors=failed_in_nccl(11)) == []
+    warned = table("nccl_errors", {"level": "WARN", "kind": "connect-failed", "host": "node0", "pid": 11, "line_no": 3})
+    assert [(e["rank"], e["kind"]) for e in ended(nobody, errors=warned)] == [(None, "exit")]
+
+
 def test_words_without_a_name_are_those_of_the_only_rank_that_its_launcher_found_failed() -> None:
     def ends(*ranks: int) -> list[tuple[object, object]]:
         exits = table("worker_exits", *({"kind": "failure", "rank": r, "exit_code": 1, "source_id": 5, "line_no": 30 + r} for r in ranks))

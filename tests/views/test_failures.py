@@ -18,7 +18,7 @@ from tests.views.frames import rows
 ORDER = (
     "endings",
     "watchdog",
-    "exceptions",
+    "raised",
     "nccl_errors",
     "comms",
     "waits",
@@ -53,7 +53,7 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
         ({"ras": table("nccl_ras_items", {"kind": "ERROR", "error": "Remote process error"})}, "errors that RAS reports"),
         ({"ras": table("nccl_ras_items", {"kind": "DEAD", "pid": 7})}, "errors that RAS reports"),
         ({"gpu_bandwidth": table("gpu_bandwidth", {"status": "error"})}, "copies between GPUs that failed"),
-        ({"exceptions": table("exceptions", {"signature": "user"})}, "exceptions"),
+        ({"raised": table("exceptions", {"signature": "user"})}, "exceptions"),
         ({"reports": table("reports", {"kind": "barrier-missing"})}, "mismatches and missed barriers"),
         ({"reports": table("reports", {"kind": "barrier-ok", "rank": 3})}, "mismatches and missed barriers"),
         ({"worker_exits": table("worker_exits", {"kind": "task", "exit_code": 1})}, "tasks that failed"),
@@ -97,7 +97,7 @@ def test_a_job_that_ended_well_shows_no_sign() -> None:
         signs(
             endings=rows(DEATHS, {"rank": 2, "kind": "clean"}),
             watchdog=table("watchdog", {"kind": "dump-observed"}),
-            exceptions=table("exceptions"),
+            raised=table("exceptions"),
             nccl_errors=table("nccl_errors", {"level": "INFO", "kind": "cuda-failure"}),
             comms=rows(COMMS_SCHEMA, {"started": True, "completed": True}),
             waits=rows(WAITS),

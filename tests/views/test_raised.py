@@ -63,6 +63,44 @@ def test_at_last_the_source_tells() -> None:
     assert ranks({"source_id": 7}, {"source_id": 8}, source_ranks=IN_SOURCE) == [1, None]
 
 
+def kinds(*exceptions: dict[str, object], **more: pl.LazyFrame | None) -> list[str]:
+    names = ("comms", "worker_exits", "training_steps", "training_ends")
+    told = table("exceptions", *({"kind": "python", "rank": 1, "source_id": 7, "line_no": 5} | e for e in exceptions))
+    return raised(told, None, None, None, *(more.get(name) for name in names)).collect()["kind"].to_list()
+
+
+#: A module that was missing as the program was loaded, the same where it had come into a function, and another exception.
+LOADED = {"type": "ModuleNotFoundError", "frames": "<module> (/w/fused.py:3)\n<module> (/w/train.py:9)"}
+CALLED = {"type": "ModuleNotFoundError", "frames": "save (/w/save.py:3)\n<module> (/w/train.py:9)"}
+MARKED = LOADED | {"marked": True}
+
+
+def begun(line: int, source: int = 7, *pids: int) -> pl.LazyFrame:
+    told = {"rank": 1, "nranks": 2, "host": "node0", "source_id": source, "line_no": line}
+    return rows(COMMS_SCHEMA, *(told | {"pid": pid} for pid in pids or (100,)))
+
+
+def test_what_a_rank_printed_before_its_first_communicator_did_not_end_it() -> None:
+    assert kinds(LOADED, CALLED, MARKED, comms=begun(9)) == ["survived", "survived", "python"]
+    assert kinds(LOADED, CALLED, comms=begun(2)) == ["survived", "python"], "nothing loads in a job that runs"
+    assert kinds(LOADED, CALLED, comms=begun(9, 8)) == ["survived", "python"], "the other file has lines of its own"
+    assert kinds(LOADED, comms=begun(9, 7, 100, 101)) == ["python"], "another life of it began later"
+    assert kinds(LOADED | {"rank": 0}, comms=begun(9)) == ["python"]
+
+
+def test_a_module_that_was_missing_before_the_job_trains_or_any_exception_before_it_says_that_it_is_done_ended_nobody() -> None:
+    later = {"source_id": 7, "line_no": 30}
+    assert kinds(LOADED, LOADED | {"rank": None}, CALLED, MARKED, training_steps=table("training_steps", later)) == [
+        "survived",
+        "survived",
+        "python",
+        "python",
+    ]
+    assert kinds(LOADED, CALLED, training_ends=table("training_ends", later)) == ["survived", "survived"]
+    assert kinds(LOADED, CALLED, training_ends=table("training_ends", later | {"line_no": 2})) == ["python", "python"]
+    assert kinds(LOADED, training_steps=table("training_steps", later | {"source_id": 6})) == ["python"]
+
+
 def test_the_output_of_a_launcher_is_of_no_rank_though_one_alone_bears_its_rank_there() -> None:
     ends = [{"source_id": 7, "pid": 100 + r, "kind": "failed"} for r in range(2)]
     assert ranks({"source_id": 7}, source_ranks=IN_SOURCE, worker_exits=table("worker_exits", *ends)) == [None]
