@@ -219,7 +219,7 @@ def test_sockets_beside_active_ports_of_infiniband_are_an_error() -> None:
     port = {"host": "node2.cluster", "device": "mlx5_0", "state": "active", "link_layer": "InfiniBand", "source_id": 9, "line_no": 4}
 
     def found(**other: object) -> list[tuple[object, ...]]:
-        findings = socket_fallback.check(both, None, TWO, None, None, rows(PORTS, port | other))
+        findings = socket_fallback.check(both, None, TWO, None, rows(PORTS, port | other))
         return [(told(f)[:2], cited(f)[-1]) for f in findings]
 
     assert found() == [(("error", "high"), (9, 4))]
