@@ -21,7 +21,7 @@ import polars as pl
 
 from nccl_forensics.folding import SORT, FoldedTable, told
 from nccl_forensics.frames import text_of
-from nccl_forensics.views.calls import ENDS, OPERATIONS, Told, op_word, signs_of
+from nccl_forensics.views.calls import BATCH, ENDS, OPERATIONS, Told, first_of_batch, op_word, signs_of
 from nccl_forensics.views.shared_names import with_part
 from nccl_forensics.words import UNIDENTIFIED
 
@@ -30,8 +30,8 @@ _GROUP = ["domain", "group_key"]
 #: How the key of a group begins that has a number and no name, and ranks up to which such a number is taken for one group.
 _NUMBERED, _PAIR = "pg_id:", 2
 _KEY, _ROW, _AT, _WORD, _LIFE = "key", "row", "at", "word", "life"
-#: The entry that ends a batch, and operations that are only ever called inside one.
-_BATCH, _PARTS = "coalesced", ("_broadcast_oop", "_reduce_oop")
+#: Operations that are only ever called inside a batch.
+_PARTS = ("_broadcast_oop", "_reduce_oop")
 #: What each entry has of its own, by the column of ``OPERATIONS`` that it becomes.
 _OWN = {"created_ns": "time_created_ns", "completed_ns": "time_completed_ns", "order": "record_id", "record": "record"}
 #: Columns of rows that operations are made of.
@@ -91,7 +91,7 @@ def _sent_together(folded: FoldedTable) -> list[str]:
     """Roles of groups whose sends and receives run in batches although no entry that ends one is there, as in dumps of what is open alone:
     several of a rank bear one number, where each that runs by itself has its own."""
     over = (pl.col("state") == "completed") | pl.col(told("time_completed_ns"))
-    bare = _PAIRED.any() & ~(_PAIRED & over).any() & (op_word(pl.col("op")) != _BATCH).all()
+    bare = _PAIRED.any() & ~(_PAIRED & over).any() & (op_word(pl.col("op")) != BATCH).all()
     words = folded.words.select(role=pl.when(bare.over(_ROLE) & _PAIRED).then(_ROLE))
     roles = words.get_column("role")
     if roles.null_count() == roles.len():
@@ -115,10 +115,10 @@ def _described(words: pl.LazyFrame, together: list[str]) -> pl.LazyFrame:
     # state of all. That of a batch of sends and receives says it is a collective, under the number of the last one (ProcessGroupNCCL, 2.3
     # to 2.13).
     paired = _PAIRED
-    batches = ((op == _BATCH).any().over(_ROLE) & paired.any().over(_ROLE)) | _ROLE.is_in(together)
-    own_state = (paired & over & (op != _BATCH)).any().over("source_id", "pg_id")
-    member = op.is_in(_PARTS) | (paired & ~over & (op != _BATCH) & batches & ~own_state)
-    p2p = paired | op.is_in(_PARTS) | ((op == _BATCH) & batches)
+    batches = ((op == BATCH).any().over(_ROLE) & paired.any().over(_ROLE)) | _ROLE.is_in(together)
+    own_state = (paired & over & (op != BATCH)).any().over("source_id", "pg_id")
+    member = op.is_in(_PARTS) | (paired & ~over & (op != BATCH) & batches & ~own_state)
+    p2p = paired | op.is_in(_PARTS) | ((op == BATCH) & batches)
     own = {*_OWN, "seq", "source_id"}
     columns = {
         "domain": pl.lit(_DOMAIN),
@@ -253,8 +253,11 @@ class Recorded:
         return Told(telling, parting, self._recent)
 
     def _compared(self, placed: pl.DataFrame) -> pl.DataFrame:
-        """What is compared between ranks: of the calls of a batch the first, as none is at a position of its own."""
-        return placed.unique([_LIFE, "placed"], keep="first", maintain_order=True) if self.batches else placed
+        """What is compared between ranks: of a batch its first call."""
+        if not self.batches:
+            return placed
+        ends = self.facts.get_column("ends").gather(placed.get_column(_WORD))
+        return placed.with_columns(ends.alias("ends")).filter(first_of_batch(pl.col("ends"), _LIFE, "placed")).drop("ends")
 
     def _recent(self) -> pl.LazyFrame:
         """As ``Calls.recent``."""
@@ -380,8 +383,8 @@ def _facts(words: pl.DataFrame, height: int) -> pl.DataFrame:
         pl.col("pending").fill_null(False),
         # Of these no entry of their own tells whether they are done.
         batched=pl.col("is_p2p") & pl.col("done").is_null() & pl.col("pending").is_null(),
-        batch=pl.col("is_p2p") & (pl.col("op") == _BATCH),
-        ends=~pl.col("is_p2p") & (pl.col("op") == _BATCH),
+        batch=pl.col("is_p2p") & (pl.col("op") == BATCH),
+        ends=~pl.col("is_p2p") & (pl.col("op") == BATCH),
         group=pl.col("group_key").rank("dense").cast(pl.Int64),
         life=pl.struct("source_id", "group_key").rank("dense").cast(pl.UInt32),
         sign=signs_of(words, _counts(words)).cast(pl.UInt32),

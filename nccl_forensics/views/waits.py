@@ -216,7 +216,7 @@ def _in_joined(rows: list[Edge], operations: pl.LazyFrame) -> list[Edge]:
         orient="row",
     )
     joined = operations.filter(~pl.col("is_p2p") & pl.col("done") & pl.col("op").str.contains(JOINED))
-    ended = joined.join(asked.lazy(), on=asked.columns).sort("seq").group_by(asked.columns).agg("seq", "op").collect()
+    ended = joined.join(asked.lazy(), on=asked.columns).sort("seq", "order", "record").group_by(asked.columns).agg("seq", "op").collect()
     ends = {(domain, key, rank): (seqs, ops) for domain, key, rank, seqs, ops in ended.iter_rows()}
     found: list[Edge] = []
     for row in rows:
@@ -242,8 +242,9 @@ def _name_operations(rows: list[Edge], operations: pl.LazyFrame) -> list[Edge]:
     found = (
         operations.filter(~pl.col("is_p2p") & pl.col("seq").is_in(keys["seq"].unique().implode()))  # a scan of all operations knows these
         .join(keys.lazy(), on=["domain", "group_key", "rank", "seq"])
-        .select(*keys.columns, *columns)
+        .select(*keys.columns, *columns, "order")
         .collect()
+        .sort("order", "record", nulls_last=False, descending=True)  # of calls that share a number, as in a batch, the first
     )
     by_key = {(r["domain"], r["group_key"], r["rank"], r["seq"]): r for r in found.iter_rows(named=True)}
     out = []
