@@ -302,7 +302,8 @@ def _sxids(get: Get) -> pl.DataFrame:
 
 
 def _oom(get: Get) -> pl.DataFrame:
-    """One row per killed process: the constraint line before it, the cgroup's usage line, and the kill itself are one kill."""
+    """One row per killed process: the constraint line before it, the cgroup's usage line, and the kill itself are one kill. Where the log
+    breaks off before the first, one of who asked for memory."""
     kinds = ("oom_invoked", "oom_usage", "oom_constraint", "oom_killed", "oom_uid", "oom_score")
     parts = [f.with_columns(line_kind=pl.lit(k)) for k in kinds if (f := get(k)) is not None]
     if not parts:
@@ -310,10 +311,11 @@ def _oom(get: Get) -> pl.DataFrame:
     rows = pl.concat(parts, how="diagonal_relaxed").sort("row")
     kills: list[Row] = []
     pending: Row = {}
+    asked: Row | None = None
     for row in rows.iter_rows(named=True):
         kind = row["line_kind"]
         if kind == "oom_invoked":
-            pending = {"invoked_by": row["comm_word"]}
+            asked, pending = row, {"invoked_by": row["comm_word"]}
         elif kind == "oom_usage":
             pending["limit_kb"] = _number(row["limit_kb"])
         elif kind == "oom_constraint":
@@ -341,6 +343,8 @@ def _oom(get: Get) -> pl.DataFrame:
     if pending.get("pid") is not None:  # the log ends between the constraint and the kill
         tail = rows.filter(pl.col("line_kind") == "oom_constraint").row(-1, named=True)
         kills.append({c: tail[c] for c in KEEP} | pending | {"message": tail["said"]})
+    elif asked is not None and not kills:  # it ends before any: whom it took is not told
+        kills.append({c: asked[c] for c in KEEP} | {"invoked_by": asked["comm_word"], "message": asked["said"]})
     frame = TABLES["oom_kills"].frame([{k: v for k, v in kill.items() if k != "first_line"} for kill in kills])
     return frame
 

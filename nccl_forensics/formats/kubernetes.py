@@ -16,7 +16,7 @@ from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import mapping, mappings
 from nccl_forensics.values.units import is_number
 
-_OPENS = r"^\s*(?:(?:NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS|(?:NAMESPACE\s+)?LAST SEEN\s+TYPE\s+REASON|Name: +[a-z0-9][a-z0-9.-]*$)"
+_OPENS = r"^\s*(?:(?:NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS|(?:NAMESPACE\s+)?LAST SEEN\s+TYPE\s+REASON|Type +Reason +Age +From +Message *$|Name: +[a-z0-9][a-z0-9.-]*$)"
 _COLUMN = re.compile(r"[A-Z]+(?: [A-Z]+)*")
 #: What tells a described pod from other text that begins with "Name:".
 _POD_FIELDS = frozenset({"Namespace", "Node", "Status", "Containers", "Start Time", "Priority", "Labels", "IP"})
@@ -38,8 +38,14 @@ def read(text: Text) -> Reading:
             columns = [(m.group(0), m.start()) for m in _COLUMN.finditer(line.text)]
         elif line.kind == "describe_name" and line.text[:1] not in (" ", "\t"):
             mode, described = "describe", _Described(line)
+        elif line.kind == "described_events_head" and mode != "describe":
+            mode = "told"  # the end of a description, without what it describes
         elif not line.text.strip():
             continue
+        elif mode == "told" and (told := _told_event(line, None)):
+            events.append(told)
+        elif mode == "told" and not line.text.strip(" \t-"):
+            pass
         elif mode in ("pods", "events") and line.text[:1] not in (" ", "\t"):
             cells = _cells(line.text, columns)
             if len(cells) < min(4, len(columns)):
@@ -98,6 +104,14 @@ def _event(line: Line, cells: Mapping[str, str]) -> Row:
     }
 
 
+def _told_event(line: Line, what: str | None) -> Row | None:
+    """One event as ``kubectl describe`` lists it."""
+    words = re.split(r" {2,}", line.text.strip(), maxsplit=4)
+    if len(words) != 5 or words[0] not in ("Normal", "Warning"):
+        return None
+    return {**line.where, "age": words[2], "type": words[0], "reason": words[1], "object": what, "message": words[4]}
+
+
 class _Described:
     """One pod of ``kubectl describe pod`` while its lines go by. Rows are given out once it is sure that it is a pod."""
 
@@ -118,16 +132,8 @@ class _Described:
             self.in_events = True
             return
         if self.in_events:
-            words = re.split(r" {2,}", line.text.strip(), maxsplit=4)
-            if len(words) == 5 and words[0] in ("Normal", "Warning"):
-                event = {
-                    **line.where,
-                    "age": words[2],
-                    "type": words[0],
-                    "reason": words[1],
-                    "object": f"pod/{self.pod['pod']}",
-                    "message": words[4],
-                }
+            event = _told_event(line, f"pod/{self.pod['pod']}")
+            if event is not None:
                 self.ready.append(("event", event))
             return
         if line.kind != "field":
@@ -336,7 +342,7 @@ FORMATS = (
         name="kubernetes",
         title="kubectl get pods, get events, describe pod (text)",
         tables=("pods", "pod_events"),
-        anchors=("RESTARTS", "LAST SEEN", "Name:  "),
+        anchors=("RESTARTS", "LAST SEEN", "Name:  ", " From  "),
         read=read,
         priority=48,
     ),

@@ -316,7 +316,9 @@ def _events(events: pl.LazyFrame, own: list[str], ended: set[str], job: Job) -> 
         if reason in TAKEN_AWAY and name in ended:
             continue
         if reason in TAKEN_AWAY:
-            yield tied(_finding(f"{thing} {TAKEN_AWAY[str(reason)]}", f"{thing} {reason}", part, own, True, None, ()), _of_pod(job, name))
+            what = thing or "a pod"
+            tie = _of_pod(job, name) if thing else "open"
+            yield tied(_finding(f"{what} {TAKEN_AWAY[str(reason)]}", f"{what} {reason}", part, own, True, None, ()), tie)
         elif str(thing).lower().startswith("node/"):
             yield _finding(
                 f"node {name} {_NODE_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, "node-failed", (name,), weak=True

@@ -58,6 +58,8 @@ _OWN_KILL = r"PBS: job killed: |TERM_[A-Z]+: job killed "
 _GPU_OOM = (
     r"(?i)cuda.{0,40}out of memory|out of memory.{0,40}cuda|HIP.{0,20}out of memory|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA [a-z ]*alloc"
 )
+#: The process that the kernel took, or, where a log breaks off before it says so, the one that asked for memory.
+_TAKEN = pl.coalesce("comm", "invoked_by", pl.lit(""))
 _HOST_OOM = r"(?i)Cannot allocate memory|std::bad_alloc|DefaultCPUAllocator: can't allocate|node running low on memory|^MemoryError|Failed to (?:m?alloc|allocate) "
 
 
@@ -163,7 +165,8 @@ def _killed_tasks(exits: pl.LazyFrame | None, processes: pl.LazyFrame | None) ->
 
 def _kills(rows: pl.DataFrame, who: People, mourned: dict[int, set[int]], tasks: dict[str, int], job: Job) -> Iterator[Finding]:
     """``tasks``: of each host the one rank that the scheduler found killed."""
-    by_job = pl.any_horizontal(pl.col("comm").fill_null("").str.starts_with(name) for name in _TRAINERS)
+    # A log that breaks off before the kill tells only who asked for memory.
+    by_job = pl.any_horizontal(_TAKEN.str.starts_with(name) for name in _TRAINERS)
     slurm = pl.coalesce("memcg", "task_memcg", pl.lit("")).str.contains(r"job_?\d+|slurm")
     rows = rows.with_columns(trainer=by_job | slurm | pl.col("pid").is_in(list(mourned)).fill_null(value=False))
     for (host, trainer), part in rows.group_by("host", "trainer", maintain_order=True):
@@ -176,14 +179,15 @@ def _kills(rows: pl.DataFrame, who: People, mourned: dict[int, set[int]], tasks:
         first = part.row(0, named=True)
         pids = part["pid"].drop_nulls().to_list()
         tie: Tie = "own" if ranks or not mourned.keys().isdisjoint(pids) or not ours else job.tie(part, host, pids=pids, takes=True)
-        names = sorted({n for n in part["comm"].to_list() if n})
+        names = sorted({n for n in part.select(_TAKEN).to_series().to_list() if n})
         severity: Severity = "critical" if ours else "warning"
         confidence: Confidence = "high" if ranks or (ours and first["anon_kb"] is not None) else "medium" if ours else "low"
         what = ranks_words(ranks) if ranks else f"{', '.join(names[:3]) or 'a process'} (pid {', '.join(str(c.pid) for c in culprits[:4])})"
+        does = f"the kernel killed {what}" if culprits else f"the kernel had to kill for memory when {', '.join(names[:3])} asked for some"
         shared = max((int(s) for s in part["shmem_kb"].drop_nulls().to_list()), default=0)
         yield tied(
             Finding(
-                title=f"the kernel killed {what}{f' on {host}' if host else ''}: {_limit_words(first)}",
+                title=f"{does}{f' on {host}' if host else ''}: {_limit_words(first)}",
                 summary=f"{_size_words(first)}"
                 + (f" {shared / _GIB_KB:.1f} GiB of it were shared memory (/dev/shm)." if shared > _GIB_KB else "")
                 + ("" if ours else " The process does not look like one of the job."),

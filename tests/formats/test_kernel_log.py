@@ -161,6 +161,14 @@ def test_the_lines_of_one_memory_kill_are_one_row():
     assert (row["limit_kb"], row["anon_kb"], row["shmem_kb"], row["invoked_by"]) == (33554432, 524092, 64, "python")
 
 
+def test_a_log_that_breaks_off_before_the_first_kill_tells_who_asked_for_memory():
+    asked = "[Wed Sep 29 07:12:20 2021] python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0"
+    row = only("oom_kills", asked, "[Wed Sep 29 07:12:20 2021]  mem_cgroup_out_of_memory+0xbb/0xd0")
+    assert (row["pid"], row["comm"], row["invoked_by"]) == (None, None, "python3")
+    killed = "[Wed Sep 29 07:12:21 2021] Out of memory: Killed process 2 (b) total-vm:1kB, anon-rss:1kB, file-rss:0kB"
+    assert read(killed, asked).frames["oom_kills"]["pid"].to_list() == [2]
+
+
 def test_a_constraint_of_another_kill_is_not_mixed_in():
     rows = read(
         "[100.000002] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task=a,pid=1,uid=0",

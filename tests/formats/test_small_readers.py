@@ -114,6 +114,21 @@ def test_a_pod_as_yaml_gives_what_its_json_gives() -> None:
     assert found.frames["environment"].select("host", "name", "value").rows() == [("gpu-node-7", "NCCL_IB_DISABLE", "1")]
 
 
+def test_the_events_at_the_end_of_a_description_are_read_without_what_they_describe() -> None:
+    lines = (
+        "Events:",
+        "  Type     Reason   Age    From     Message",
+        "  ----     ------   ----   ----     -------",
+        "  Normal   Started  12m    kubelet  Started container trainer",
+        '  Warning  Evicted  9m38s  kubelet  Usage of EmptyDir volume "dshm" exceeds the limit "1Gi".',
+        "and that was it",
+    )
+    found = read_source("\n".join(lines).encode())
+    assert found.frames["pod_events"].select("reason", "object", "age").rows() == [("Started", None, "12m"), ("Evicted", None, "9m38s")]
+    assert found.foreign == 2
+    assert "pod_events" not in read_source(b"Type  Reason  Age  From  Message\nA letter  of mine  to you  from  home\n").frames
+
+
 def test_what_a_traced_shell_sets_is_its_environment_and_a_hint_is_not() -> None:
     def told(*lines: str) -> list[tuple[object, ...]]:
         frames = read_source("\n".join((*lines, "")).encode()).frames

@@ -403,6 +403,14 @@ def test_workers_that_rays_monitor_killed_are_named_by_their_pid_where_it_is_tol
     assert check(out_of_memory, worker_exits=table("worker_exits", {**counted, "kind": "lost"})) == []
 
 
+def test_who_asked_for_memory_in_a_log_that_breaks_off_is_not_named_as_killed():
+    [finding] = check(out_of_memory, oom_kills=kill(comm=None, pid=None, invoked_by="python3", anon_kb=None))
+    assert (finding.severity, finding.confidence, finding.culprits) == ("critical", "medium", ())
+    assert "when python3 asked" in finding.title
+    [other] = check(out_of_memory, oom_kills=kill(comm=None, pid=None, invoked_by="httpd", anon_kb=None))
+    assert other.severity == "warning"
+
+
 def test_the_kill_of_a_stranger_is_only_a_warning():
     [finding] = check(out_of_memory, oom_kills=kill(comm="httpd", pid=5))
     assert finding.severity == "warning"

@@ -206,6 +206,11 @@ def test_a_pod_that_is_no_host_of_the_job_ended_nothing_in_a_job_that_went_on():
     assert (found.severity, found.confidence) == ("warning", "low")
 
 
+def test_an_eviction_of_which_no_pod_is_told_may_be_any_pods():
+    [found] = check(job_stopped, pod_events=table("pod_events", {"reason": "Evicted", "message": "low on resource"}))
+    assert (found.title, found.confidence) == ("a pod was evicted", "medium")
+
+
 def test_links_of_a_host_that_is_not_the_jobs_slow_it_not():
     links = [
         {"host": "ws3", "gpu_index": g, "link": n, "active": g < 2, "rate_gb_s": 14.0 if g < 2 else None, "name": "NVIDIA RTX A6000"}
