@@ -14,7 +14,8 @@ from typing import Literal
 
 from nccl_forensics.facts.settings import DECISIVE, HARMLESS
 from nccl_forensics.plain import plain
-from nccl_forensics.presentation import amount, number, part, rows, sentence, size, text
+from nccl_forensics.presentation import amount, number, part, rows, size, text
+from nccl_forensics.words import sentence
 
 Json = Mapping[str, object]
 Kind = Literal["changed", "only-before", "only-after"]

@@ -30,6 +30,12 @@ def rank_list(ranks: Iterable[int], at_most: int = 12) -> str:
     return ", ".join(ranges)
 
 
+def sentence(words_: str) -> str:
+    """A capital at the start where a plain word stands there; names of operations and settings stay as they are."""
+    first = words_.split(" ", 1)[0]
+    return words_[:1].upper() + words_[1:] if first.isalpha() and first.islower() else words_
+
+
 #: A name that ends in a number; one with zeros before it is told together with numbers of its width alone.
 _NUMBERED = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
 

@@ -24,6 +24,7 @@ from nccl_forensics.rules import Found, Outcome, severity_order
 from nccl_forensics.store import Store
 from nccl_forensics.values.units import iso
 from nccl_forensics.views import Resolver
+from nccl_forensics.words import sentence
 
 SCHEMA = "nccl-forensics/report/1"
 _QUOTE = 400
@@ -229,7 +230,7 @@ def _explained(
     return {
         "cause": f.cause,
         "confidence": f.confidence,
-        "summary": mask(f"{f.title}. {f.summary}".strip()),
+        "summary": mask(f"{sentence(f.title).removesuffix('.')}. {sentence(f.summary)}".strip()),
         "culprits": culprits,
         "first_divergence": _divergence(parting(f, *(result.resolver.get(view) for view in ("blockers", "progress", "groups", "endings")))),
         "because": [root.id],

@@ -11,6 +11,7 @@ from nccl_forensics.conclusions.verdict import Verdict
 from nccl_forensics.rules import Found, Outcome
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.failures import LONGER, STANDSTILL, WAITS
+from nccl_forensics.words import sentence
 
 _HANGS = frozenset(
     {
@@ -72,7 +73,7 @@ def as_it_went(verdict: Verdict, outcomes: Sequence[Outcome], outcome: str) -> t
     slow = replace(
         said,
         severity="error",
-        summary=f"The job goes on and is slow: {late.finding.title}. {said.summary[:1].upper()}{said.summary[1:]}",
+        summary=f"The job goes on and is slow: {late.finding.title}. {sentence(said.summary)}",
         would_refute=late.finding.would_refute,
     )
     told = replace(root, finding=slow)

@@ -10,8 +10,8 @@ from nccl_forensics.drawings.svg import STATE_WORDS, legend
 from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, Table, ranks_text, table
 from nccl_forensics.extras import Extras, Host, Process
 from nccl_forensics.plain import plain
-from nccl_forensics.presentation import ROWS, sentence
-from nccl_forensics.words import UNKNOWN_HOST
+from nccl_forensics.presentation import ROWS
+from nccl_forensics.words import UNKNOWN_HOST, sentence
 
 #: Hosts that are drawn as cards; beyond, all of them are a dense map and those that stand out have cards. Hosts with a title each.
 CARDS, TELLING, TITLED = 24, 12, 4096

@@ -8,9 +8,10 @@ from dataclasses import replace
 from nccl_forensics.exhibits.base import Block, Item, Report, TreeLine, ranks_text, table, where_text
 from nccl_forensics.extras import Extras, StackClass
 from nccl_forensics.plain import plain
-from nccl_forensics.presentation import number, part, rows, sentence
+from nccl_forensics.presentation import number, part, rows
 from nccl_forensics.stacks.frames import split_frame, without_address
 from nccl_forensics.stacks.tree import Node, merge
+from nccl_forensics.words import sentence
 
 #: Lines of the tree, classes of the table.
 LINES, CLASSES = 160, 24

@@ -9,8 +9,7 @@ from nccl_forensics.drawings.svg import CELL_WORDS, legend
 from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, ranks_text, table, where_text
 from nccl_forensics.extras import Cell, Extras, GroupTimeline, TimelineRow
 from nccl_forensics.plain import plain
-from nccl_forensics.presentation import sentence
-from nccl_forensics.words import verb
+from nccl_forensics.words import sentence, verb
 
 #: Groups that are drawn, rows of a drawing, columns of a table.
 GROUPS, ROWS, COLUMNS = 4, 16, 9

@@ -8,11 +8,10 @@ from nccl_forensics.drawings.waits import Box, graph
 from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, operation_text, ranks_text, table, where_text
 from nccl_forensics.extras import Extras, Wait
 from nccl_forensics.plain import plain
-from nccl_forensics.presentation import sentence
 from nccl_forensics.presentation.case import run_of
 from nccl_forensics.presentation.mapping import part, text
 from nccl_forensics.values.units import iso
-from nccl_forensics.words import rank_list, verb
+from nccl_forensics.words import rank_list, sentence, verb
 
 #: Rows of the table, boxes of a column and columns of the drawing.
 EDGES, TALL, WIDE = 60, 6, 4

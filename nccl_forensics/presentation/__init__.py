@@ -32,7 +32,7 @@ from nccl_forensics.presentation.checks import (
     rule_text,
     source_text,
 )
-from nccl_forensics.presentation.mapping import Json, amount, joined, number, part, ranks, rows, sentence, severity_order, size, text, words
+from nccl_forensics.presentation.mapping import Json, amount, joined, number, part, ranks, rows, severity_order, size, text, words
 from nccl_forensics.presentation.opinions import cited_findings, finding_text, opinion_of, who_words
 from nccl_forensics.presentation.values import Alternative, Presentation, Quote
 from nccl_forensics.words import rank_list
@@ -135,7 +135,6 @@ __all__ = [
     "part",
     "present",
     "rows",
-    "sentence",
     "size",
     "text",
     "words",

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from nccl_forensics.extras import Host
-from nccl_forensics.presentation.mapping import Json, amount, beyond, joined, number, part, rows, sentence, text, words
+from nccl_forensics.presentation.mapping import Json, amount, beyond, joined, number, part, rows, text, words
 from nccl_forensics.presentation.values import Opinion, RuleText
-from nccl_forensics.words import UNKNOWN_HOST
+from nccl_forensics.words import UNKNOWN_HOST, sentence
 
 STATUS_WORDS = {
     "explained": "Explained",

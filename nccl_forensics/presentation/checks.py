@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from nccl_forensics.conclusions.supply import supply
 from nccl_forensics.model import CAUSES
 from nccl_forensics.plain import plain
-from nccl_forensics.presentation.mapping import Json, amount, command, joined, number, part, ranks, sentence, size, text, words
+from nccl_forensics.presentation.mapping import Json, amount, command, joined, number, part, ranks, size, text, words
 from nccl_forensics.presentation.values import CheckText, FindingText, GapText, RuleText, SourceText, Unmade
-from nccl_forensics.words import rank_list, ranks_words
+from nccl_forensics.words import rank_list, ranks_words, sentence
 
 
 def rule_text(rule: Json) -> RuleText:

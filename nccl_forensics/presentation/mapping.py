@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from nccl_forensics.model import SEVERITIES
 from nccl_forensics.plain import plain
+from nccl_forensics.words import sentence
 
 Json = Mapping[str, object]
 
@@ -65,12 +66,6 @@ def amount(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
     return plain(value, 200)
-
-
-def sentence(words_: str) -> str:
-    """A capital at the start where a plain word stands there; names of operations and settings stay as they are."""
-    first = words_.split(" ", 1)[0]
-    return words_[:1].upper() + words_[1:] if first.isalpha() and first.islower() else words_
 
 
 def size(value: int | None) -> str:

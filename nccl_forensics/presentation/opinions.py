@@ -18,12 +18,11 @@ from nccl_forensics.presentation.mapping import (
     part,
     ranks,
     rows,
-    sentence,
     text,
     words,
 )
 from nccl_forensics.presentation.values import ActionText, ContextText, FindingText, Opinion, Party, Quote
-from nccl_forensics.words import folded, ranks_words
+from nccl_forensics.words import folded, ranks_words, sentence
 
 #: Longest reason beside a quote, and longest raw line around it.
 WHY, CONTEXT = 240, 300

@@ -31,7 +31,7 @@ from nccl_forensics.facts.link_rates import LANE_GBIT_S
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.values.others import others
-from nccl_forensics.words import first_label
+from nccl_forensics.words import first_label, sentence
 
 #: Ports of one host that should be alike. Another subnet manager means another fabric, which may be slower by design.
 _LIKE = ("hca_type", "link_layer", "sm_lid")
@@ -306,11 +306,12 @@ def _counters(counters: pl.DataFrame, peers: int, times: float) -> Iterator[Find
         items.sort(key=lambda i: (i[2] != "error", i[3] != "high", i[3] != "medium"))
         first, words, severity, confidence = items[0]
         grew_any = any(i[0]["growth"] for i in items)
-        once = "" if grew_any else " One sample only: it counts from the last reset and does not prove that it happened in this job."
+        more = "; ".join(w for _, w, _, _ in items[1:])
+        once = "" if grew_any else "One sample only: it counts from the last reset and does not prove that it happened in this job."
         yield _finding(
             first,
             f"{_name(first)}: {words}",
-            "; ".join(w for _, w, _, _ in items) + "." + once,
+            " ".join(t for t in (f"{sentence(more)}." if more else "", once) if t),
             severity,
             confidence,
             "",

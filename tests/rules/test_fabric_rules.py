@@ -118,7 +118,7 @@ def test_a_link_down_counter_at_its_maximum_among_zeros_is_an_error_but_not_sure
     [finding] = links(None, counters(*others, counter("bad", "link_downed", 255)))
     assert (finding.severity, finding.confidence) == ("error", "medium")
     assert "255, where the counter stops" in finding.title
-    assert "One sample" in finding.summary
+    assert finding.summary.startswith("One sample")  # what the title says is not said again
 
 
 def test_one_port_alone_has_only_the_threshold_to_stand_beside():
