@@ -114,6 +114,7 @@ _SUPPLIES = {
     "reducer_skips": _RECORDERS,
     "past_backward": _LAST_CALLS,
     "step_leads": _PROCESSES,
+    "missed_steps": _PROCESSES,
     "left_exchanges": _RECORDERS,
     "sent_more": _RECORDERS,
     "stack_work": _STACKS,

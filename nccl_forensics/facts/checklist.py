@@ -53,7 +53,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         HANG,
         "Is every rank in the same collective of its group?",
-        "collective-skipped collective-skipped-by-step collective-skipped-ahead collective-skipped-by-stacks ras-behind",
+        "collective-skipped collective-skipped-by-step collective-skipped-whole-step collective-skipped-ahead collective-skipped-by-stacks ras-behind",
         f"{_OPERATIONS} stacks nccl_ras_items nccl_ras_ranks",
         _CALLS,
     ),

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.arguments import certain, doubt_words
@@ -104,6 +105,43 @@ def collective_skipped_by_step(stalls: pl.LazyFrame) -> Iterator[Finding]:
         prevention=AGREE_ON_STEPS,
         action="fix-code",
         there="and went on to",
+    )
+
+
+@rule(
+    name="collective-skipped-whole-step",
+    code="CO24",
+    cause="collective-skipped",
+    severity="critical",
+    at_most=1,
+    explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "shape-mismatch"),
+)
+def collective_skipped_whole_step(missed_steps: pl.LazyFrame, failures: pl.LazyFrame) -> Iterator[Finding]:
+    """Ranks of a job that failed whose loops went past a step that all others made: where steps are alike their calls pair up with those of
+    the next one, until these ranks have come to the end and leave."""
+    rows = missed_steps.collect()
+    if not rows.height or not has_rows(failures):
+        return
+    row, ranks = rows.row(0, named=True), tuple(rows["rank"].to_list())
+    who, others, steps = ranks_words(ranks), ranks_words(row["others"]), ", ".join(str(step) for step in row["missed"])
+    yield Finding(
+        title=f"{who} left out step {steps} of the training loop, which {others} made",
+        summary=f"{who} {verb(ranks, 'tells', 'tell')} no step {steps} and {verb(ranks, 'has', 'have')} come to step {row['step']}, {others} to step "
+        f"{row['others_step']}: as many steps, and those of the others wait for calls that {verb(ranks, 'this rank has', 'these ranks have')} behind "
+        f"{verb(ranks, 'it', 'them')}.",
+        confidence="medium",
+        ranks=ranks,
+        culprits=tuple(Culprit(rank=rank) for rank in ranks),
+        subject=("step",),
+        evidence=(
+            *cite(rows, "the step after the one that it does not tell"),
+            *cite([whereabouts(row, "peer_")], f"{ranks_words(row['others'][:1])} made it"),
+        ),
+        remedy="Find what passes over a step on some ranks: a batch that is skipped, an exception that is caught, a shorter data set.",
+        prevention=AGREE_ON_STEPS,
+        would_refute=("the loop may tell a step under another number",),
+        actions=(Action("fix-code", ranks=ranks, confidence="medium"),),
+        alternatives=(("rank-died", ranks, "it ended in order, after the last of its steps"),),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import polars as pl
@@ -11,6 +12,7 @@ from nccl_forensics.folding import FoldedTable
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.gloo_rings import of_reducer
 
 STEP_LEADS = {
@@ -49,6 +51,45 @@ def step_leads(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) 
     peers = pl.lit(others["rank"].to_list(), dtype=pl.List(pl.Int32))
     found = ahead.lazy().with_columns(step="end", others=peers, others_step=pl.lit(others["end"][0]))
     return found.select(pl.col(c).cast(t) for c, t in STEP_LEADS.items())
+
+
+MISSED_STEPS = {
+    "rank": pl.Int32(),
+    "missed": pl.List(pl.Int64()),
+    "step": pl.Int64(),
+    "others": pl.List(pl.Int32()),
+    "others_step": pl.Int64(),
+    **read_at(),
+    **read_at("peer_"),
+}
+
+
+@view(rows="ranks")
+def missed_steps(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
+    """The few ranks whose loops told no line of steps (``missed``) that those of all ``others`` told, and as many behind the last one of these
+    (``others_step``, against their own ``step``): they made as many steps and are further. Lines that were lost leave a rank where it is.
+
+    Cites the line of the step after the first one missed (``source_id`` …) and a peer's line of that one (``peer_…``).
+    """
+    rows = (
+        steps_of_ranks(training_steps, source_ranks).sort("source_id", "line_no").unique(["rank", "step"], keep="last", maintain_order=True)
+    )
+    lines = {(rank, step): place for rank, step, *place in rows.select("rank", "step", "source_id", "line_no").collect().iter_rows()}
+    steps: dict[int, set[int]] = {}
+    for rank, step in lines:
+        steps.setdefault(rank, set()).add(step)
+    usual, n_usual = Counter(frozenset(told) for told in steps.values()).most_common(1)[0] if steps else (frozenset[int](), 0)
+    others = sorted(rank for rank, told in steps.items() if told == usual)
+    found: list[dict[str, object]] = []
+    for rank, told in sorted(steps.items()):
+        missed, beyond = sorted(usual - told), sorted(told - usual)
+        after = [step for step in sorted(told) if missed and step > missed[0]]
+        if missed and len(missed) == len(beyond) and min(beyond) > max(usual) and min(told) < missed[0] and max(missed) < max(usual):
+            row = {"rank": rank, "missed": missed, "step": max(told), "others": others, "others_step": max(usual)}
+            (source, line), (peer, peer_line) = lines[rank, after[0]], lines[others[0], missed[0]]
+            found.append(row | {"source_id": source, "line_no": line, "peer_source_id": peer, "peer_line_no": peer_line})
+    whole = n_usual + len(found) == len(steps) and n_usual > len(found) and len(usual) >= _LEAST
+    return pl.DataFrame(found if whole else [], schema=MISSED_STEPS, infer_schema_length=None).lazy()
 
 
 def steps_of_ranks(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:

@@ -8,9 +8,12 @@ from nccl_forensics.rules.collective_skipped import (
     collective_skipped_ahead,
     collective_skipped_by_line,
     collective_skipped_by_step,
+    collective_skipped_whole_step,
 )
+from nccl_forensics.views.failures import FAILURES
 from nccl_forensics.views.overtakers import OVERTAKERS
 from nccl_forensics.views.passed_over import PASSED_OVER
+from nccl_forensics.views.step_leads import MISSED_STEPS
 from tests.rules.frames import cited, divergences, stalls, told
 from tests.views.frames import rows
 
@@ -44,6 +47,21 @@ def test_a_log_that_ends_after_whole_steps_with_fewer_collectives_is_a_skip() ->
 
 def test_a_stall_of_the_host_is_no_skip() -> None:
     assert collective_skipped_by_step.check(stalls({"rank": 2, "cause": "host-stall"})) == []
+
+
+def test_a_step_that_only_the_others_told_is_named_where_the_job_failed() -> None:
+    row = {"rank": 1, "missed": [3], "step": 6, "others": [0, 2], "others_step": 5, "source_id": 1, "line_no": 4, "peer_line_no": 5}
+    failed = rows(FAILURES, {"sign": "exceptions"})
+    [finding] = collective_skipped_whole_step.check(rows(MISSED_STEPS, row | {"peer_source_id": 0}), failed)
+    assert (*told(finding), finding.cause) == ("critical", "medium", (1,), "collective-skipped")
+    assert cited(finding) == [(1, 4), (0, 5)]
+    assert finding.title == "rank 1 left out step 3 of the training loop, which ranks 0, 2 made"
+
+
+def test_steps_of_a_job_that_did_not_fail_and_no_step_missed_are_quiet() -> None:
+    row = {"rank": 1, "missed": [3], "step": 6, "others": [0, 2], "others_step": 5, "source_id": 1, "line_no": 4}
+    assert collective_skipped_whole_step.check(rows(MISSED_STEPS, row), rows(FAILURES)) == []
+    assert collective_skipped_whole_step.check(rows(MISSED_STEPS), rows(FAILURES, {"sign": "exceptions"})) == []
 
 
 def test_the_rank_is_named_with_what_it_overtook() -> None:

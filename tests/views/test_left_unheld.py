@@ -29,12 +29,19 @@ USUAL = [4, 4, 4, 4, 4]
 def test_who_came_to_a_call_with_fewer_sends_behind_it_than_ever_left_some_out() -> None:
     assert left(USUAL, [4, 4, 4, 4, 0], USUAL[:4]) == [(1, 5, 4, 0)]
     assert left([2, 2, 2, 2, 2], [4, 4, 4, 4, 3], USUAL, sites=False) == [(1, 5, 4, 3)]
+    assert left([2, 4, 4], [9, 4, 4, 4, 3], [2, 4, 4]) == [(1, 5, 4, 3)], "what it made to be set up does not count"
+
+
+def test_two_steps_are_a_habit_where_two_others_came_to_the_same_call_as_ever() -> None:
+    assert left([2, 2, 2], [4, 4, 1], USUAL[:3]) == [(1, 3, 4, 1)]
+    assert left(USUAL[:2], [4, 4, 1], USUAL[:3]) == [], "one other"
+    assert left([3, 2, 2], [9, 4, 1], USUAL[:3]) == [], "one step before"
 
 
 def test_other_numbers_without_a_habit_or_of_half_of_the_ranks_tell_nothing() -> None:
     assert left(USUAL, [4, 4, 4, 4, 5], USUAL) == []
     assert left(USUAL, [4, 3, 4, 4, 2], USUAL) == []
-    assert left(USUAL[:3], [4, 4, 1], USUAL[:3]) == []
+    assert left(USUAL[:2], [4, 1], USUAL[:2]) == []
     assert left([4, 4, 4, 4, 0], [4, 4, 4, 4, 0], USUAL, USUAL) == []
     # Recorders of NCCL hold sends and receives themselves.
     assert left(USUAL, [4, 4, 4, 4, 0], USUAL, backend="nccl") == []

@@ -9,7 +9,7 @@ from nccl_forensics.views.gloo_rings import ENGINE
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.stall_causes import cause_of
 from nccl_forensics.views.stalls import stalls
-from nccl_forensics.views.step_leads import STEP_LEADS, reduced_in_backward, step_further, step_leads
+from nccl_forensics.views.step_leads import STEP_LEADS, missed_steps, reduced_in_backward, step_further, step_leads
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 from tests.views.test_stalls import blocker
@@ -33,6 +33,29 @@ def test_ranks_that_tell_other_steps_than_their_peers_lead_nobody() -> None:
     assert told(r0=[0, 1, 2, 3], r1=[0, 1, 2, 3], r2=[0, 1, 2]) == [], "one lags"
     assert told(r0=[0, 1], r1=[0, 1, 2], r2=[0, 1]) == [], "too few to tell a habit"
     assert told(r0=[0, 1, 2, 3], r1=[0, 1, 2], r2=[0, 1, 2, 3], r3=[0, 1, 2]) == [], "half of them"
+
+
+def missed(**steps: list[int]) -> list[tuple[object, ...]]:
+    lines = [{"rank": int(r[1:]), "step": s, "line_no": n} for r, own in steps.items() for n, s in enumerate(own, start=1)]
+    names = ("rank", "missed", "step", "others", "others_step", "line_no", "peer_line_no")
+    return missed_steps(table("training_steps", *lines), None).collect().select(names).rows()
+
+
+def test_who_told_as_many_steps_and_came_further_left_one_out() -> None:
+    told = list(range(6))
+    assert missed(r0=told, r1=[0, 1, 2, 4, 5, 6], r2=told) == [(1, [3], 6, [0, 2], 5, 4, 4)]
+    both = missed(r0=told, r1=[0, 1, 3, 4, 5, 6], r2=told, r3=[0, 1, 3, 4, 5, 6], r4=told)
+    assert [(rank, steps) for rank, steps, *_ in both] == [(1, [2]), (3, [2])]
+
+
+def test_lost_lines_and_loops_of_other_steps_left_nothing_out() -> None:
+    told = list(range(6))
+    assert missed(r0=told, r1=[0, 1, 2, 4, 5], r2=told) == [], "a line was lost"
+    assert missed(r0=told, r1=[*told, 6], r2=told) == [], "it is ahead and told all"
+    assert missed(r0=told, r1=[1, 2, 3, 4, 5, 6], r2=told) == [], "it counts from one"
+    assert missed(r0=told, r1=[0, 1, 2, 4, 5, 6], r2=told[:4]) == [], "the others are not alike"
+    assert missed(r0=told, r1=[0, 1, 2, 4, 5, 6]) == [], "of two either may be right"
+    assert missed(r0=told, r1=[0, 1, 2, 3, 4, 6], r2=told) == [], "the last one may be told late"
 
 
 LEAD = rows(STEP_LEADS, {"rank": 2, "step": 7, "others": [0, 1], "others_step": 6})
