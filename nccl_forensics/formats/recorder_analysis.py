@@ -22,7 +22,7 @@ _KEYED = re.compile(
 )
 _FRAME = re.compile(r"^\s*\S.{0,256} at \S.{0,2048}:[0-9]{1,9}\s*$")
 _ERROR = re.compile(r"Culprit rank ([0-9]{1,7}); Error type: ([A-Z_]{1,64})((?:, (?!Culprit rank ).*?)?)(?=, Culprit rank |$)")
-_RANKS = re.compile(r"[0-9]{1,7}")
+_RANKS = re.compile(r"(?<![0-9])[0-9]{1,7}(?![0-9])")
 #: The analyzer's kinds of errors, as ``reports`` words them.
 _DIFFERS = {
     "COLLECTIVE_TYPE_MISMATCH": "op",
@@ -31,8 +31,9 @@ _DIFFERS = {
     "COLLECTIVE_STATE_MISMATCH": "state",
 }
 _QUIET = ("No errors found for this collective entry", "We cannot decide what's wrong with this collective entry")
-#: A group of more ranks is not spelled out from its number alone.
-_MOST = 1 << 20
+#: A group of more ranks is not spelled out from its number alone; of so many calls what the analyzer says is kept, and the first of each
+#: group counts; so much of a text.
+_MOST, _CALLS, _LONG = 1 << 14, 2000, 400
 
 Row = dict[str, object]
 
@@ -60,16 +61,23 @@ def read(text: Text) -> Reading:
 
 def _block(walk: LineWalk, i: int, head: Row | None, told: dict[str, str]) -> None:
     op = told.get("collective", "").rpartition(":")[2]
-    if head is None or not op:
+    if head is None or not op or len(walk.rows.get("reports", ())) >= _CALLS:
         return
-    base: Row = head | {"kind": "recorder-analysis", "op": op, "members": _members(told), "detail": told.get("group info")}
+    base: Row = head | {
+        "kind": "recorder-analysis",
+        "op": op,
+        "members": _members(told),
+        "detail": told.get("group info", "")[:_LONG] or None,
+    }
     if missing := _ranks(told.get("missing ranks", "")):
         walk.add("reports", i, base | {"differs": "missing", "ranks": missing})
     by_kind: dict[str, list[tuple[int, str]]] = {}
     for rank, kind, words in _ERROR.findall(told.get("error msg", "")):
         by_kind.setdefault(_DIFFERS.get(kind, kind.lower()), []).append((int(rank), words.removeprefix(", ")))
     for differs, named in by_kind.items():
-        walk.add("reports", i, base | {"differs": differs, "ranks": sorted(r for r, _ in named), "other_detail": named[0][1] or None})
+        walk.add(
+            "reports", i, base | {"differs": differs, "ranks": sorted(r for r, _ in named), "other_detail": named[0][1][:_LONG] or None}
+        )
 
 
 def _members(told: dict[str, str]) -> list[int] | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
@@ -54,7 +55,8 @@ def host_stall_by_analysis(reports: pl.LazyFrame, dumps: pl.LazyFrame | None) ->
     if ranks:
         row = next(row for row, missing, _ in told if missing & set(ranks))
         title = f"{ranks_words(ranks)} never came to {_position(row)}, which others of the group wait in"
-        yield _finding(rows, ranks, title, "medium" if fewer else "low")
+        skipped = ("collective-skipped", ranks, "the analyzer does not say whether they left out an earlier call of the group")
+        yield replace(_finding(rows, ranks, title, "medium" if fewer else "low"), alternatives=(skipped,))
 
 
 @rule(name="collective-skipped-by-analysis", code="CO23", cause="collective-skipped", severity="critical", at_most=8, explains=_SHIFTED)

@@ -47,3 +47,22 @@ def test_several_culprits_of_one_call_are_told_by_kind() -> None:
 def test_a_program_that_says_much_the_same_is_no_analysis() -> None:
     result = read_source(b"loss 3\nNot all ranks joining collective bargaining\nmissing ranks: {1}\n")
     assert "reports" not in result.frames or result.frames["reports"].filter(pl.col("kind") == "recorder-analysis").is_empty()
+
+
+def test_numbers_that_are_no_ranks_and_groups_beyond_any_job_are_not_spelled_out() -> None:
+    text = (FIXTURES / "older.txt").read_text().replace("{2}", "{2, 99999999999}").replace("expected ranks: 4", "expected ranks: 900000000")
+    [row] = told(read_source(text.encode()))
+    assert (row[3], row[4]) == ([2], None)
+
+
+def test_of_very_many_calls_the_first_are_kept() -> None:
+    result = read_source((FIXTURES / "missing.txt").read_bytes() * 2100)
+    assert result.frames["reports"].height == 2000
+    assert result.foreign == 0
+
+
+def test_every_cut_of_the_text_is_read_without_a_row_that_names_nobody() -> None:
+    data = (FIXTURES / "errors.txt").read_bytes()
+    for end in range(0, len(data), 37):
+        frames = read_source(data[:end] or b"x").frames
+        assert "reports" not in frames or frames["reports"]["ranks"].list.len().min() == 1
