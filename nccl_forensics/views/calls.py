@@ -212,16 +212,6 @@ def placed() -> pl.Expr:
     return ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
 
 
-#: The entry of a recorder that ends a batch.
-BATCH = "coalesced"
-
-
-def first_of_batch(ends: pl.Expr, *place: str) -> pl.Expr:
-    """Whether a collective is at a position of its own, or is the first call of a batch, whose calls share one; ``ends``: whether it is the
-    end of one."""
-    return ~ends.any().over(place) | (pl.col("order") == pl.col("order").min().over(place))
-
-
 def _counted(operations: pl.LazyFrame) -> pl.LazyFrame:
     return operations.filter(placed()).group_by(*_GROUP, "rank", "op", "shape").agg(calls=pl.len().cast(pl.Int64))
 

@@ -13,7 +13,7 @@ from nccl_forensics.facts.collective_kernels import REDUCTIONS
 from nccl_forensics.values.damage import one_bit
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
-from nccl_forensics.views.calls import BATCH, OPERATIONS, Calls, calls_of, first_of_batch, placed, with_sized
+from nccl_forensics.views.calls import OPERATIONS, Calls, calls_of, placed, with_sized
 from nccl_forensics.views.columns import GROUP, read_at
 from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, moved_alike, repeated, shifted, unheard_of
 from nccl_forensics.views.group_calls import AFTER, ONE_SIDED, ByRank, CallLine, PartedGroup, groups_around, signature, whole
@@ -77,7 +77,8 @@ def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[st
     """The first disagreement of each group, or else the ranks whose logs are damaged there (domain, group, rank)."""
     sized = pl.col("sized")
     typed = ~pl.col("op").is_in(ONE_SIDED)
-    one_call = first_of_batch((pl.col("domain") == "fr") & (pl.col("op") == BATCH), "domain", "group_key", "rank", "seq")
+    # The calls of a batch share a position; they are compared by the first.
+    one_call = (pl.col("seq") != pl.col("seq").shift(1).over("domain", "group_key", "rank")).fill_null(value=True)
     per_seq = (
         with_sized(calls.apart.filter(placed()).filter(one_call), calls.counts)
         .group_by("domain", "group_key", "seq")

@@ -21,7 +21,7 @@ import polars as pl
 
 from nccl_forensics.folding import SORT, FoldedTable, told
 from nccl_forensics.frames import text_of
-from nccl_forensics.views.calls import BATCH, ENDS, OPERATIONS, Told, first_of_batch, op_word, signs_of
+from nccl_forensics.views.calls import ENDS, OPERATIONS, Told, op_word, signs_of
 from nccl_forensics.views.shared_names import with_part
 from nccl_forensics.words import UNIDENTIFIED
 
@@ -30,8 +30,8 @@ _GROUP = ["domain", "group_key"]
 #: How the key of a group begins that has a number and no name, and ranks up to which such a number is taken for one group.
 _NUMBERED, _PAIR = "pg_id:", 2
 _KEY, _ROW, _AT, _WORD, _LIFE = "key", "row", "at", "word", "life"
-#: Operations that are only ever called inside a batch.
-_PARTS = ("_broadcast_oop", "_reduce_oop")
+#: The entry that ends a batch, and operations that are only ever called inside one.
+_BATCH, _PARTS = "coalesced", ("_broadcast_oop", "_reduce_oop")
 #: What each entry has of its own, by the column of ``OPERATIONS`` that it becomes.
 _OWN = {"created_ns": "time_created_ns", "completed_ns": "time_completed_ns", "order": "record_id", "record": "record"}
 #: Columns of rows that operations are made of.
@@ -58,7 +58,7 @@ def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame, shared_names: pl.La
         sort, here = at.value_counts(name="calls").get_columns()
         calls = calls.scatter(sort, calls.gather(sort) + here)
     words = (
-        folded.words.with_columns(pl.when(calls > 0).then(calls.cast(pl.Int64)).alias("calls"))
+        folded.words.with_columns(pl.when(calls > 0).then(calls.cast(pl.Int64)).alias("calls"), in_batch=_called_together(folded))
         .with_row_index(_AT)
         .lazy()
         .join(chosen, on="source_id", how="inner", maintain_order="left")
@@ -91,7 +91,7 @@ def _sent_together(folded: FoldedTable) -> list[str]:
     """Roles of groups whose sends and receives run in batches although no entry that ends one is there, as in dumps of what is open alone:
     several of a rank bear one number, where each that runs by itself has its own."""
     over = (pl.col("state") == "completed") | pl.col(told("time_completed_ns"))
-    bare = _PAIRED.any() & ~(_PAIRED & over).any() & (op_word(pl.col("op")) != BATCH).all()
+    bare = _PAIRED.any() & ~(_PAIRED & over).any() & (op_word(pl.col("op")) != _BATCH).all()
     words = folded.words.select(role=pl.when(bare.over(_ROLE) & _PAIRED).then(_ROLE))
     roles = words.get_column("role")
     if roles.null_count() == roles.len():
@@ -104,9 +104,27 @@ def _sent_together(folded: FoldedTable) -> list[str]:
     return sorted(found)
 
 
+def _called_together(folded: FoldedTable) -> pl.Series:
+    """Whether collectives of a sort run in batches: one bears a number of its group that another entry bears, too. Of groups in which nothing
+    is sent from one to one, where the ends of batches bear numbers of collectives."""
+    over = (pl.col("state") == "completed") | pl.col(told("time_completed_ns"))
+    batch = op_word(pl.col("op")) == _BATCH
+    alone = ~_PAIRED.any().over(_ROLE) & (pl.col("backend") != "gloo").fill_null(value=True)
+    group = pl.when(alone & (batch | ~over)).then(pl.struct("source_id", "pg_id").rank("dense"))
+    groups = folded.words.select(group=group).get_column("group")
+    found = pl.repeat(value=False, n=groups.len(), dtype=pl.Boolean(), eager=True)
+    if groups.null_count() == groups.len():
+        return found
+    for rows, at, _ in folded.rows(("collective_seq_id",)):
+        called = rows.select("collective_seq_id", group=groups.gather(at), at=at).drop_nulls()
+        shared = called.filter(pl.len().over("group", "collective_seq_id") > 1).get_column("at").unique()
+        found = found.scatter(shared, True)
+    return found & ~folded.words.select(batch.fill_null(value=False)).to_series()
+
+
 def _described(words: pl.LazyFrame, together: list[str]) -> pl.LazyFrame:
-    """Sorts of entries in the columns of ``OPERATIONS``, but for what each entry has of its own. ``together``: roles of groups whose sends
-    and receives are known to run in batches."""
+    """Sorts of entries in the columns of ``OPERATIONS``, but for what each entry has of its own, and ``in_batch``. ``together``: roles of
+    groups whose sends and receives are known to run in batches."""
     nameless = pl.col("pg_name").is_null() | (pl.col("pg_name") == "")
     op = op_word(pl.col("op"))
     over = (pl.col("state") == "completed") | pl.col(told("time_completed_ns"))
@@ -115,10 +133,10 @@ def _described(words: pl.LazyFrame, together: list[str]) -> pl.LazyFrame:
     # state of all. That of a batch of sends and receives says it is a collective, under the number of the last one (ProcessGroupNCCL, 2.3
     # to 2.13).
     paired = _PAIRED
-    batches = ((op == BATCH).any().over(_ROLE) & paired.any().over(_ROLE)) | _ROLE.is_in(together)
-    own_state = (paired & over & (op != BATCH)).any().over("source_id", "pg_id")
-    member = op.is_in(_PARTS) | (paired & ~over & (op != BATCH) & batches & ~own_state)
-    p2p = paired | op.is_in(_PARTS) | ((op == BATCH) & batches)
+    batches = ((op == _BATCH).any().over(_ROLE) & paired.any().over(_ROLE)) | _ROLE.is_in(together)
+    own_state = (paired & over & (op != _BATCH)).any().over("source_id", "pg_id")
+    member = op.is_in(_PARTS) | (paired & ~over & (op != _BATCH) & batches & ~own_state) | pl.col("in_batch")
+    p2p = paired | op.is_in(_PARTS) | ((op == _BATCH) & batches)
     own = {*_OWN, "seq", "source_id"}
     columns = {
         "domain": pl.lit(_DOMAIN),
@@ -144,7 +162,7 @@ def _described(words: pl.LazyFrame, together: list[str]) -> pl.LazyFrame:
         "timeout_ms": pl.col("timeout_ms"),
     }
     return words.select(
-        *(_AT, "source_id", "calls"),
+        *(_AT, "source_id", "calls", "in_batch"),
         _key().alias(_KEY),
         (~p2p & pl.col(told("collective_seq_id"))).alias("placed"),
         *(columns.get(c, pl.lit(None)).cast(t).alias(c) for c, t in OPERATIONS.items() if c not in own),
@@ -202,7 +220,7 @@ class Recorded:
     place ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position.
     ``facts``: for each word of the table, of dumps that count, what is asked for of all entries: ``life`` (a rank in a group, null where
     the dump does not count), ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``, ``batched``
-    (one of a batch), ``batch`` (the end of one) and ``ends`` (that of one of collectives). ``parts``: entries, if they are few;
+    (one of a batch) and ``batch`` (the end of one), of collectives ``in_batch`` and ``ends``. ``parts``: entries, if they are few;
     ``numberless``: sources, of those, whose entries bear no number of their own (schema 1.1), so that their times tell their order; ``held``:
     their ``numbers``, once somebody asked for them, in files where entries lie in files."""
 
@@ -221,7 +239,7 @@ class Recorded:
     @property
     def batches(self) -> bool:
         """Whether collectives run in batches, whose calls share one position."""
-        return bool(self.facts.get_column("ends").any())
+        return bool(self.facts.select((pl.col("ends") | pl.col("in_batch")).any()).item())
 
     def every(self) -> pl.LazyFrame:
         """All operations."""
@@ -239,25 +257,18 @@ class Recorded:
         for numbers in self.numbers():
             placed = numbers.filter(pl.col("placed").is_not_null())
             ends += _ends(numbers, placed, self.facts)
-            bounds.add(self._compared(placed), self.facts.get_column("sign"))
+            bounds.add(placed.filter(_ONE_CALL), self.facts.get_column("sign"))
         differ = bounds.differing()
         apart = [pl.Series(_ROW, [], dtype=pl.UInt32())]
         if differ.height:
             seqs = differ.get_column("placed") % BEYOND
             span = (int(str(seqs.min())), int(str(seqs.max())))
-            apart += [_apart(self._compared(numbers), differ, self.facts) for numbers in self.numbers(span)]
+            apart += [_apart(numbers.filter(_ONE_CALL), differ, self.facts) for numbers in self.numbers(span)]
         differing = pl.concat(apart)
         rows = self._gathered(pl.concat([*ends, differing]).drop_nulls().unique().sort())
         here = rows.filter(pl.col(_ROW).is_in(differing.implode()))
         telling, parting = (self._spelled(found.lazy().drop(_ROW), _WORD) for found in (rows, here))
         return Told(telling, parting, self._recent)
-
-    def _compared(self, placed: pl.DataFrame) -> pl.DataFrame:
-        """What is compared between ranks: of a batch its first call."""
-        if not self.batches:
-            return placed
-        ends = self.facts.get_column("ends").gather(placed.get_column(_WORD))
-        return placed.with_columns(ends.alias("ends")).filter(first_of_batch(pl.col("ends"), _LIFE, "placed")).drop("ends")
 
     def _recent(self) -> pl.LazyFrame:
         """As ``Calls.recent``."""
@@ -348,7 +359,7 @@ class Recorded:
         return pl.concat(found)
 
     def _spelled(self, rows: pl.LazyFrame, on: str, *also: str) -> pl.LazyFrame:
-        words = self.words.lazy().rename({_AT: _WORD}).drop({_WORD, _KEY} - {on}).drop("source_id", "calls", "placed")
+        words = self.words.lazy().rename({_AT: _WORD}).drop({_WORD, _KEY} - {on}).drop("source_id", "calls", "placed", "in_batch")
         spelled = rows.join(words, on=on, how="inner", maintain_order="left")
         own = {name: self._own(name, c) for name, c in _OWN.items()}
         # Where nothing is sent from one to one, a query for some positions need not look up the words of all rows.
@@ -360,12 +371,16 @@ class Recorded:
 def _cut(numbers: pl.DataFrame, facts: pl.DataFrame) -> pl.Series:
     """Whether an entry belongs to the batch of collectives that the oldest entry of a full ring is part of: its first calls may be lost, and
     what is left of it compares with no other rank's batch. One that is still open is whole, as the ring holds what is open alone."""
-    head = (pl.col("order") > 0) & (pl.col("order") == pl.col("order").min().over("source_id"))
-    place = [_LIFE, "collective_seq_id"]
-    over = (facts.get_column("ends") & facts.get_column("done")).gather(numbers.get_column(_WORD))
-    cut = numbers.filter(over).select(place).join(numbers.filter(head), on=place, how="semi").unique().with_columns(cut=pl.lit(True))
-    return numbers.select(place).join(cut, on=place, how="left", maintain_order="left").get_column("cut").fill_null(False)
+    place, ends = [_LIFE, "collective_seq_id"], facts.get_column("ends")
+    of_batch, opened = (kind.gather(numbers.get_column(_WORD)) for kind in (ends | facts.get_column("in_batch"), ends & facts["pending"]))
+    oldest = (pl.col("order") > 0) & (pl.col("order") == pl.col("order").min().over("source_id"))
+    first = numbers.filter(oldest & of_batch).select(place)
+    cut = first.join(numbers.filter(opened), on=place, how="anti").unique().with_columns(cut=pl.lit(value=True))
+    return numbers.select(place).join(cut, on=place, how="left", maintain_order="left").get_column("cut").fill_null(value=False)
 
+
+#: Of the calls of a batch, which share a place and stand together, the first; and all that have a place of their own.
+_ONE_CALL = ((pl.col("placed") != pl.col("placed").shift(1)) | (pl.col(_LIFE) != pl.col(_LIFE).shift(1))).fill_null(value=True)
 
 _AS_ROW, _AS_WORD = (pl.lit(None, dtype=pl.UInt32()).alias(name) for name in (_ROW, _WORD))
 
@@ -383,8 +398,9 @@ def _facts(words: pl.DataFrame, height: int) -> pl.DataFrame:
         pl.col("pending").fill_null(False),
         # Of these no entry of their own tells whether they are done.
         batched=pl.col("is_p2p") & pl.col("done").is_null() & pl.col("pending").is_null(),
-        batch=pl.col("is_p2p") & (pl.col("op") == BATCH),
-        ends=~pl.col("is_p2p") & (pl.col("op") == BATCH),
+        batch=pl.col("is_p2p") & (pl.col("op") == _BATCH),
+        ends=~pl.col("is_p2p") & (pl.col("op") == _BATCH),
+        in_batch="in_batch",
         group=pl.col("group_key").rank("dense").cast(pl.Int64),
         life=pl.struct("source_id", "group_key").rank("dense").cast(pl.UInt32),
         sign=signs_of(words, _counts(words)).cast(pl.UInt32),

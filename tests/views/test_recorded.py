@@ -315,6 +315,16 @@ def test_a_batch_of_collectives_whose_beginning_the_ring_has_lost_is_no_other_ca
     assert parted(opened, batch(40, 7, "broadcast", over=False), opened) == [("different", 7, [1])]
 
 
+def test_what_runs_in_a_batch_of_collectives_has_no_state_of_its_own_whether_its_end_is_kept_or_not() -> None:
+    whole = of_one(*batch(0, 7), entry(3, "all_reduce", p2p=0, seq=8)).every.select("op", "done", "pending").collect().rows()
+    assert whole == [("all_to_all", None, None)] * 2 + [("coalesced", True, False), ("all_reduce", False, True)]
+    # A dump of what is open alone.
+    opened = of_one(*batch(0, 7)[:2], entry(3, "all_reduce", p2p=0, seq=8)).every.select("op", "done", "pending").collect().rows()
+    assert opened == [("all_to_all", None, None)] * 2 + [("all_reduce", False, True)]
+    apart = of_one(*(entry(n, "all_to_all", p2p=0, seq=7 + n) for n in range(2))).every.select("done", "pending").collect().rows()
+    assert apart == [(False, True)] * 2
+
+
 def test_of_entries_that_bear_no_number_times_tell_the_order() -> None:
     entries, chosen = rings(3, 2, 4, 0)
     bare = entries.with_columns(record_id=pl.lit(None, dtype=pl.Int64()))
