@@ -115,14 +115,24 @@ def _offset(distance: pl.Expr) -> pl.Expr:
     """The constant part of a rank's distances to the median arrival.
 
     A rank that is late to many collectives keeps to it in those where it is not, so it is sought at the low end. But a rank that is early
-    to a few, as the first to be up, lies below it in these, and taking that for its clock would make it late to all the others. Where the
-    low end and the middle differ by more than the clock would be off, the one that asks for less of a clock's error is taken.
+    to a few, as the first to be up, lies below it in these, and taking that for its clock would make it late to all the others: such a few
+    are the first of all. Where the low end and the middle differ by more than the clock would be off, the one that asks for less of a
+    clock's error is taken.
     """
     low, middle = distance.quantile(0.1), distance.median()
+    below = distance < (low + middle) / 2
+    first = below.sum()
+    low = (
+        pl.when((first * _FEW_FIRST <= pl.len()) & below.head(first).all())
+        .then(distance.tail(pl.len() - first).quantile(0.1))
+        .otherwise(low)
+    )
     nearest = pl.min_horizontal(low.abs(), middle.abs())
     return pl.when((nearest < (middle - low)) & (middle.abs() < low.abs())).then(middle).otherwise(low)
 
 
+#: Those to which a rank is early as the first to be up are one of so many at most.
+_FEW_FIRST = 4
 #: Stands for the host of ranks of which no host is named, and one launcher started them all.
 _ONE_LAUNCHER = ""
 _MIDDLES = {"at": pl.UInt32(), "middle": pl.Float64(), "end_middle": pl.Float64()}

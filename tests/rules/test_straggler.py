@@ -66,6 +66,12 @@ def test_a_late_rank_is_named_although_its_clock_is_off() -> None:
     assert found(arrivals([200, 0] * 6, offset_ms=3_600_000)) == [(2,)]
 
 
+def test_a_rank_that_was_up_first_is_not_late_to_all_the_rest_though_its_clock_is_off() -> None:
+    assert found(arrivals([-300] * 6 + [0, 5] * 20, offset_ms=-600)) == []
+    # Early in between as well is how a rank looks that is late to the others.
+    assert found(arrivals(([-300] + [0, 5] * 3) * 7, offset_ms=-600)) == [(2,)]
+
+
 #: Folders of one launcher, which hold all ranks.
 ONE_LAUNCHER = pl.LazyFrame({"attempt_local_rank": [0, 1, 2, 3]}, schema={"attempt_local_rank": pl.Int32()})
 
