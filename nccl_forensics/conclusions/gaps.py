@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -29,81 +30,110 @@ _OF_MACHINES = frozenset(
 _COLLECT = "nccl-forensics collect -o collect.sh   # then, on the host: sh collect.sh"
 
 
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """What would settle more, why, of whom, and how to get it."""
+
+    what: str
+    why: str
+    ranks: Sequence[int] = ()
+    hosts: Sequence[str] = ()
+    command: str | None = None
+
+
+_People = Mapping[int, Mapping[str, object]]
+
+
 def gaps_of(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, outcome: str, store: Store) -> list[dict[str, object]]:
     """Rows of ``gaps``: what, why, ranks, hosts, priority, command."""
-    out: list[dict[str, object]] = []
-
-    def gap(what: str, why: str, ranks: Sequence[int] = (), hosts: Sequence[str] = (), command: str | None = None) -> None:
-        out.append({"what": what, "why": why, "ranks": list(ranks), "hosts": list(hosts), "priority": len(out) + 1, "command": command})
-
     named = [] if verdict.root is None else [c.rank for c in blamed_by(verdict.root.finding) if c.rank is not None]
     people = people_of(resolver)
     bare, behind = _without_stacks(resolver, verdict, outcome, named)
-    if bare:
-        their = verb(bare, "its stack says", "their stacks say")
-        gap(
-            _stacks(bare),
-            f"the verdict names {verb(bare, 'it', 'them')}; {their} where {verb(bare, 'it is', 'they are')}",
-            *_beside(bare, people),
-        )
-    raw_missing = case["ranks_missing"]
-    missing = [int(str(r)) for r in raw_missing] if isinstance(raw_missing, list) else []
+    listed = case["ranks_missing"]
+    missing = [int(str(r)) for r in listed] if isinstance(listed, list) else []
     paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
     nameless = nameless_dumps(resolver)
-    if nameless:
-        several = len(nameless) > 1
-        gap(
-            f"the rank{'s' * several} of {f'{len(nameless)} recorder dumps' if several else 'a recorder dump'}",
-            f"neither name nor content tells who wrote {paths[nameless[0]]}{f' and {len(nameless) - 1} more' * several}: "
-            "PyTorch ends the name of a dump with its rank",
+    found = (
+        *_stacks(bare, people, f"the verdict names {verb(bare, 'it', 'them')}", verb(bare, "it is", "they are")),
+        *_names(nameless, paths),
+        *_missing(missing, max(len(nameless), strangers(resolver))),
+        *_cut(_copied_in_part(resolver, paths)),
+        *_stacks(behind, people, f"others wait for {verb(behind, 'it', 'them')}", verb(behind, "it is", "they are")),
+        *_dumps([] if nameless else _unrecorded(case, resolver, verdict, missing), people),
+        *_exports(store),
+        *_not_collected(resolver, paths),
+        *_earlier(store, paths),
+        *_kinds(case, resolver, verdict, store.present, people),
+    )
+    return [
+        {"what": g.what, "why": g.why, "ranks": list(g.ranks), "hosts": list(g.hosts), "priority": n, "command": g.command}
+        for n, g in enumerate(found, start=1)
+    ]
+
+
+def _more(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+
+
+def _names(dumps: Sequence[int], paths: Mapping[int, str]) -> Iterator[_Gap]:
+    if dumps:
+        several = len(dumps) > 1
+        yield _Gap(
+            f"the rank{'s' * several} of {f'{len(dumps)} recorder dumps' if several else 'a recorder dump'}",
+            f"neither name nor content tells who wrote {_more([paths[source] for source in dumps])}: PyTorch ends the name of a dump with its rank",
         )
-    unknown = max(len(nameless), strangers(resolver))
-    if missing and unknown:
-        gap(
-            f"evidence of {len(missing) - unknown} of these ranks",
-            "nothing in the bundle is known to come from them",
-            missing,
-            (),
-            _COLLECT,
-        )
-    elif missing:
-        why = f"nothing in the bundle comes from {verb(missing, 'it', 'them')}"
-        gap(f"the logs and dumps of {ranks_words(missing)}", why, missing, (), _COLLECT)
-    cut = _copied_in_part(resolver, paths)
-    if cut:
-        listed = f"{cut[0]}{f' and {len(cut) - 1} more' if len(cut) > 1 else ''}"
-        gap(
-            f"the rest of {listed}", f"{'it ends' if len(cut) == 1 else 'they end'} amid a line: what was written after that was not copied"
-        )
-    if behind:
-        they = verb(behind, "its stack says where it is", "their stacks say where they are")
-        gap(_stacks(behind), f"others wait for {verb(behind, 'it', 'them')}; {they}", *_beside(behind, people))
-    silent = [] if nameless else _unrecorded(case, resolver, verdict, missing)
+
+
+def _missing(ranks: list[int], unknown: int) -> Iterator[_Gap]:
+    """Ranks of which nothing is known to come; ``unknown``: sources that may be theirs."""
+    if ranks and unknown:
+        why = "nothing in the bundle is known to come from them"
+        yield _Gap(f"evidence of {len(ranks) - unknown} of these ranks", why, ranks, (), _COLLECT)
+    elif ranks:
+        why = f"nothing in the bundle comes from {verb(ranks, 'it', 'them')}"
+        yield _Gap(f"the logs and dumps of {ranks_words(ranks)}", why, ranks, (), _COLLECT)
+
+
+def _cut(ends: Sequence[str]) -> Iterator[_Gap]:
+    if ends:
+        they = "it ends" if len(ends) == 1 else "they end"
+        yield _Gap(f"the rest of {_more(ends)}", f"{they} amid a line: what was written after that was not copied")
+
+
+def _stacks(ranks: Sequence[int], people: _People, why: str, where: str) -> Iterator[_Gap]:
+    if ranks:
+        what = f"{verb(ranks, 'a stack', 'stacks')} of {ranks_words(ranks)}"
+        yield _Gap(what, f"{why}; {verb(ranks, 'its stack says', 'their stacks say')} where {where}", *_beside(ranks, people))
+
+
+def _dumps(silent: Sequence[int], people: _People) -> Iterator[_Gap]:
     if silent:
-        why = f"the other ranks left theirs; {verb(silent, 'one', 'ranks')} without may have ended before {verb(silent, 'it', 'they')} could write"
-        gap(f"the Flight Recorder {verb(silent, 'dump', 'dumps')} of {ranks_words(silent)}", why, silent, _beside(silent, people)[1])
-    # Only its name tells a report of Nsight Systems: the format is closed.
+        one, it = verb(silent, "one", "ranks"), verb(silent, "it", "they")
+        why = f"the other ranks left theirs; {one} without may have ended before {it} could write"
+        what = f"the Flight Recorder {verb(silent, 'dump', 'dumps')} of {ranks_words(silent)}"
+        yield _Gap(what, why, silent, _beside(silent, people)[1])
+
+
+def _exports(store: Store) -> Iterator[_Gap]:
+    """Only its name tells a report of Nsight Systems: the format is closed."""
     reports = store.sources.filter(pl.col("path").str.contains(_NSYS) & pl.col("records").fill_null(0).eq(0))["path"].sort().to_list()
     if reports:
-        listed = f"{reports[0]}{f' and {len(reports) - 1} more' if len(reports) > 1 else ''}"
         name = reports[0].rsplit("/", 1)[-1]
-        gap(
-            f"an export of {listed}",
+        yield _Gap(
+            f"an export of {_more(reports)}",
             "a report of Nsight Systems can be read by its own tool only; its SQLite export is measured like a trace",
             command=f"nsys export --type sqlite -o {name.rsplit('.', 1)[0]}.sqlite {name}",
         )
-    for what, why, ranks, where, how in _not_collected(resolver, paths):
-        gap(what, why, ranks, where, how)
+
+
+def _earlier(store: Store, paths: Mapping[int, str]) -> Iterator[_Gap]:
     for source, job, line in earlier_jobs(store).head(ROWS).iter_rows():
-        gap(
+        yield _Gap(
             f"a verdict on Slurm job {job}",
             f"its end stands in {paths[source]}:{line}, before a later start in the same output: what failed up to there is in the tables, and left out here",
             command=f"head -n {line} {shlex.quote(paths[source])} > {job}.out",
         )
-    for what, why, command in _kinds(case, resolver, verdict, store.present):
-        of_hosts = what.startswith("kernel") and verdict.root is not None
-        gap(what, why, (), _hosts(verdict, people) if of_hosts else (), command)
-    return out
 
 
 def _copied_in_part(resolver: Resolver, paths: Mapping[int, str]) -> list[str]:
@@ -115,51 +145,51 @@ def _copied_in_part(resolver: Resolver, paths: Mapping[int, str]) -> list[str]:
     return [f"{paths[source]}:{line}" for source, line in rows.iter_rows()]
 
 
-def _not_collected(resolver: Resolver, paths: Mapping[int, str]) -> list[tuple[str, str, list[int], list[str], str | None]]:
-    """What our own collection script could not get: what, why, ranks, hosts, and how to get it."""
+def _not_collected(resolver: Resolver, paths: Mapping[int, str]) -> Iterator[_Gap]:
+    """What our own collection script could not get."""
     frame = resolver.get("not_collected")
-    if frame is None:
-        return []
-    out = []
-    for row in frame.head(ROWS).collect().iter_rows(named=True):
+    for row in frame.head(ROWS).collect().iter_rows(named=True) if frame is not None else ():
         what, command = STEPS.get(row["step"], (row["step"], None))
         why = f"collect could not get it: {row['reason'] or row['status']} ({paths[row['source_id']]}:{row['line_no']})"
-        out.append((what, why, list(row["ranks"]), list(row["hosts"]), command))
-    return out
+        yield _Gap(what, why, row["ranks"], row["hosts"], command)
 
 
-def _kinds(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, present: frozenset[str]) -> list[tuple[str, str, str | None]]:
+def _kinds(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, present: frozenset[str], people: _People) -> Iterator[_Gap]:
     """Kinds of evidence of which nothing was handed in, and that this job can leave."""
-    wanted: list[tuple[str, str, str | None]] = []
+    root, explained = verdict.root, verdict.status == "explained"
+    of_machine = root is not None and root.finding.cause in _OF_MACHINES
+    kernel: list[_Gap] = []
+    if "kernel_events" not in present:
+        why = "Xid errors, killed processes and link flaps stand there only"
+        kernel.append(_Gap("kernel logs of the hosts", why, (), _hosts(verdict, people), "dmesg -T"))
+    if of_machine:
+        yield from kernel
     if "fr_entries" not in present:
         command = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/shared/fr_"
-        wanted.append(
-            ("Flight Recorder dumps of all ranks", "they say which collective each rank is in and from which line of code", command)
-        )
+        why = "they say which collective each rank is in and from which line of code"
+        yield _Gap("Flight Recorder dumps of all ranks", why, command=command)
     elif _all_empty(resolver):
         why = "all that are there are empty: the recorder was off (it keeps nothing unless told a size, up to PyTorch 2.10), or knows another backend alone"
-        wanted.append(("Flight Recorder dumps that hold operations", why, "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000"))
+        command = "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+        yield _Gap("Flight Recorder dumps that hold operations", why, command=command)
     backends = case["backends"]
     # A job that speaks gloo alone never calls NCCL.
     if "nccl_comms" not in present and (not isinstance(backends, list) or not backends or "nccl" in backends):
         command = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log"
-        wanted.append(("NCCL debug logs, one file per process", "they show transports, settings, versions and NCCL's own errors", command))
-    if "nccl_comms" in present and verdict.status != "explained" and not links_told(resolver):
-        what = "NCCL's log with its subsystems ENV, NET and GRAPH"
+        why = "they show transports, settings, versions and NCCL's own errors"
+        yield _Gap("NCCL debug logs, one file per process", why, command=command)
+    if "nccl_comms" in present and not explained and not links_told(resolver):
+        command = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log"
         why = "only there it says what was set, which adapters it took, and how fast the links are that it found"
-        wanted.append((what, why, "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log"))
-    if verdict.status != "explained" and "worker_exits" not in present:
+        yield _Gap("NCCL's log with its subsystems ENV, NET and GRAPH", why, command=command)
+    if not explained and "worker_exits" not in present:
         why = "it says which process ended first, and how: NCCL's own log of a killed one just stops"
-        wanted.append(("what the launcher or the scheduler printed", why, None))
+        yield _Gap("what the launcher or the scheduler printed", why)
     if "stacks" not in present:
-        wanted.append(
-            ("stacks of all ranks, taken twice", "they tell a hang in the program from one in the transport", "py-spy dump --pid <pid>")
-        )
-    if "kernel_events" not in present:
-        kernel = ("kernel logs of the hosts", "Xid errors, killed processes and link flaps stand there only", "dmesg -T")
-        first = verdict.root is not None and verdict.root.finding.cause in _OF_MACHINES
-        wanted.insert(0 if first else len(wanted), kernel)
-    return wanted
+        why = "they tell a hang in the program from one in the transport"
+        yield _Gap("stacks of all ranks, taken twice", why, command="py-spy dump --pid <pid>")
+    if not of_machine:
+        yield from kernel
 
 
 def _all_empty(resolver: Resolver) -> bool:
@@ -197,11 +227,7 @@ def _unrecorded(case: Mapping[str, object], resolver: Resolver, verdict: Verdict
     return sorted(set(range(world)) - own - set(missing) - set(ended_themselves(resolver.get("endings"))))
 
 
-def _stacks(ranks: Sequence[int]) -> str:
-    return f"{verb(ranks, 'a stack', 'stacks')} of {ranks_words(ranks)}"
-
-
-def _beside(ranks: Sequence[int], people: Mapping[int, Mapping[str, object]]) -> tuple[Sequence[int], list[str], str]:
+def _beside(ranks: Sequence[int], people: _People) -> tuple[Sequence[int], list[str], str]:
     """The ranks, their hosts, and the command to run beside the first one of which the process is known."""
     known = [people[r] for r in ranks if r in people]
     pids = [str(p["pid"]) for p in known if p["pid"]]
@@ -209,7 +235,7 @@ def _beside(ranks: Sequence[int], people: Mapping[int, Mapping[str, object]]) ->
     return ranks, sorted({str(p["host"]) for p in known if p["host"]}), command
 
 
-def _hosts(verdict: Verdict, people: Mapping[int, Mapping[str, object]]) -> list[str]:
+def _hosts(verdict: Verdict, people: _People) -> list[str]:
     """Hosts of whom the verdict blames."""
     culprits = blamed_by(verdict.root.finding) if verdict.root is not None else ()
     own = {c.host or (people.get(c.rank, {}).get("host") if c.rank is not None else None) for c in culprits}

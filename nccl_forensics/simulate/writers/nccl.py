@@ -78,7 +78,7 @@ def written(writer: Log) -> Iterator[str]:
         yield from _operations(writer, rank)
     for met in sorted(process.met, key=lambda m: m.at):
         if met.kind.startswith("nccl."):
-            yield from met_lines(writer, met, rank)
+            yield from met_lines(writer, met)
 
 
 def _setting_out(w: Log) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nccl_forensics.simulate.engine import Entry
 from nccl_forensics.simulate.program import TORCH as TORCH_PATH
@@ -72,81 +72,128 @@ def text(world: World, rank: int) -> Iterator[str]:
 
 
 def _met(world: World, rank: int, met: Met) -> Iterator[str]:
-    kind, at, f = met.kind.removeprefix("torch."), met.at, met.facts
-    entry = f.get("entry")
-    wording = world.torch.wording
-    if kind == "timeout" and isinstance(entry, Entry):
-        elapsed, last, done = int(str(f["elapsed_ms"])), int(str(f["last_enqueued"])), int(str(f["last_completed"]))
-        who, seq = f"[Rank {entry.group.place(rank)}]", entry.p2p_seq or entry.seq
-        group = _group(world, entry, rank)
-        yield f"{_prefix(world, rank, at, 'timeout')}{who} Watchdog caught collective operation timeout: {_work(world, entry, elapsed)}\n"
-        at += 230_000
-        if wording >= 7:
-            yield (
-                f"{_prefix(world, rank, at, 'detected')}{group}  failure detected by watchdog at work sequence id: {seq} PG status: "
-                f"last enqueued work: {last}, last completed work: {done}\n"
-            )
-            if f["recorder"]:
-                yield f"{_prefix(world, rank, at + 9000, 'stack')}Stack trace of the failed collective: \n"
-                for i, (name, file, line) in enumerate((*library_frames(entry.item.op), *entry.item.frames)):
-                    yield f"#{i} {name} from {file}:{line}\n"
-                yield "\n"
-            else:
-                yield (
-                    f"{_prefix(world, rank, at + 9000, 'stack')}Stack trace of the failed collective not found, potentially because "
-                    "FlightRecorder is disabled. You can enable it by setting TORCH_NCCL_TRACE_BUFFER_SIZE to a non-zero value.\n"
-                )
+    tell = _TELL.get(met.kind.removeprefix("torch."))
+    return tell(world, rank, met) if tell is not None else iter(())
+
+
+def _of_all(world: World, rank: int) -> str:
+    """The default group, as torch calls it."""
+    return f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]" if world.torch.wording >= 5 else f"[PG 0 Rank {rank}]"
+
+
+def _counters(met: Met) -> tuple[int, int]:
+    """What was enqueued and what completed last."""
+    return int(str(met.facts["last_enqueued"])), int(str(met.facts["last_completed"]))
+
+
+def _timeout(world: World, rank: int, met: Met) -> Iterator[str]:
+    at, f, wording = met.at, met.facts, world.torch.wording
+    entry = met.facts.get("entry")
+    if not isinstance(entry, Entry):
+        return
+    elapsed, (last, done) = int(str(f["elapsed_ms"])), _counters(met)
+    who, seq = f"[Rank {entry.group.place(rank)}]", entry.p2p_seq or entry.seq
+    group = _group(world, entry, rank)
+    yield f"{_prefix(world, rank, at, 'timeout')}{who} Watchdog caught collective operation timeout: {_work(world, entry, elapsed)}\n"
+    at += 230_000
+    if wording >= 7:
+        yield (
+            f"{_prefix(world, rank, at, 'detected')}{group}  failure detected by watchdog at work sequence id: {seq} PG status: "
+            f"last enqueued work: {last}, last completed work: {done}\n"
+        )
+        if f["recorder"]:
+            yield f"{_prefix(world, rank, at + 9000, 'stack')}Stack trace of the failed collective: \n"
+            for i, (name, file, line) in enumerate((*library_frames(entry.item.op), *entry.item.frames)):
+                yield f"#{i} {name} from {file}:{line}\n"
+            yield "\n"
         else:
             yield (
-                f"{_prefix(world, rank, at, 'detected')}{group} Exception (either an error or timeout) detected by watchdog at work: {seq}, "
-                f"last enqueued NCCL work: {last}, last completed NCCL work: {done}.\n"
+                f"{_prefix(world, rank, at + 9000, 'stack')}Stack trace of the failed collective not found, potentially because "
+                "FlightRecorder is disabled. You can enable it by setting TORCH_NCCL_TRACE_BUFFER_SIZE to a non-zero value.\n"
             )
-        if f["recorder"] and wording >= 7:
-            yield f"{_prefix(world, rank, at + 31000, 'first')}[PG ID 0 PG GUID 0(default_pg) Rank {rank}] First PG on this rank to signal dumping. \n"
-    elif kind == "dump":
-        last, done = int(str(f["last_enqueued"])), int(str(f["last_completed"]))
-        who = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]" if wording >= 5 else f"[PG 0 Rank {rank}]"
-        if f["origin"] != rank:
-            yield f"{_prefix(world, rank, at, 'observed')}{who} Observed flight recorder dump signal from another rank via TCPStore.\n"
-        origin = "this local rank" if f["origin"] == rank else f" rank {f['origin']}"
+    else:
         yield (
-            f"{_prefix(world, rank, at + 41000, 'signal')}{who} Received a dump signal due to a collective timeout from {origin} and we will "
-            f"try our best to dump the debug info. Last enqueued NCCL work: {last}, last completed NCCL work: {done}.{_ADVICE}\n"
+            f"{_prefix(world, rank, at, 'detected')}{group} Exception (either an error or timeout) detected by watchdog at work: {seq}, "
+            f"last enqueued NCCL work: {last}, last completed NCCL work: {done}.\n"
         )
-        yield f"{_prefix(world, rank, at + 52000, 'prepare')}{who} ProcessGroupNCCL preparing to dump debug info. Include stack trace: 1\n"
-    elif kind == "abort" and isinstance(entry, Entry):
-        elapsed, last, done = int(str(f["elapsed_ms"])), int(str(f["last_enqueued"])), int(str(f["last_completed"]))
-        group, who, seq = _group(world, entry, rank), f"[Rank {entry.group.place(rank)}]", entry.p2p_seq or entry.seq
-        yield (
-            f"{_prefix(world, rank, at, 'at-work')}{group} Timeout at NCCL work: {seq}, last enqueued NCCL work: {last}, "
-            f"last completed NCCL work: {done}.\n"
-        )
-        yield (
-            f"{_prefix(world, rank, at + 9000, 'failed')}{who} Some NCCL operations have failed or timed out. Due to the asynchronous nature "
-            "of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.\n"
-        )
-        yield f"{_prefix(world, rank, at + 12000, 'down')}{who} To avoid data inconsistency, we are taking the entire process down.\n"
-        said = f"{who} Watchdog caught collective operation timeout: {_work(world, entry, elapsed)}"
-        yield from _terminated(world, rank, at + 800_000, group, said, "checkTimeout")
-    elif kind == "cuda":
-        group = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]" if wording >= 5 else f"[PG 0 Rank {rank}]"
-        said = (
-            f"CUDA error: {f['text']}\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
-            "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable "
-            "device-side assertions.\n"
-        )
-        yield from _terminated(world, rank, at, group, said, "c10_cuda_check_implementation")
-    elif kind == "nccl-error":
-        group = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]" if wording >= 5 else f"[PG 0 Rank {rank}]"
-        release = world.processes[rank].release
-        said = f"NCCL error: {f['error']}, NCCL version {release}\n{f['meaning']}\nLast error:\n{f['last']}"
-        yield from _terminated(world, rank, at, group, said, "checkForNCCLErrorsInternal")
-    elif kind == "exception":
-        frames = f["frames"]
-        assert isinstance(frames, tuple)
-        yield from traceback(rank, frames, str(f["text"]))
-    elif kind == "said":
-        yield f"{f['text']}\n"
+    if f["recorder"] and wording >= 7:
+        yield f"{_prefix(world, rank, at + 31000, 'first')}[PG ID 0 PG GUID 0(default_pg) Rank {rank}] First PG on this rank to signal dumping. \n"
+
+
+def _dump(world: World, rank: int, met: Met) -> Iterator[str]:
+    at, f = met.at, met.facts
+    last, done = _counters(met)
+    who = _of_all(world, rank)
+    if f["origin"] != rank:
+        yield f"{_prefix(world, rank, at, 'observed')}{who} Observed flight recorder dump signal from another rank via TCPStore.\n"
+    origin = "this local rank" if f["origin"] == rank else f" rank {f['origin']}"
+    yield (
+        f"{_prefix(world, rank, at + 41000, 'signal')}{who} Received a dump signal due to a collective timeout from {origin} and we will "
+        f"try our best to dump the debug info. Last enqueued NCCL work: {last}, last completed NCCL work: {done}.{_ADVICE}\n"
+    )
+    yield f"{_prefix(world, rank, at + 52000, 'prepare')}{who} ProcessGroupNCCL preparing to dump debug info. Include stack trace: 1\n"
+
+
+def _abort(world: World, rank: int, met: Met) -> Iterator[str]:
+    at, f = met.at, met.facts
+    entry = met.facts.get("entry")
+    if not isinstance(entry, Entry):
+        return
+    elapsed, (last, done) = int(str(f["elapsed_ms"])), _counters(met)
+    group, who, seq = _group(world, entry, rank), f"[Rank {entry.group.place(rank)}]", entry.p2p_seq or entry.seq
+    yield (
+        f"{_prefix(world, rank, at, 'at-work')}{group} Timeout at NCCL work: {seq}, last enqueued NCCL work: {last}, "
+        f"last completed NCCL work: {done}.\n"
+    )
+    yield (
+        f"{_prefix(world, rank, at + 9000, 'failed')}{who} Some NCCL operations have failed or timed out. Due to the asynchronous nature "
+        "of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.\n"
+    )
+    yield f"{_prefix(world, rank, at + 12000, 'down')}{who} To avoid data inconsistency, we are taking the entire process down.\n"
+    said = f"{who} Watchdog caught collective operation timeout: {_work(world, entry, elapsed)}"
+    yield from _terminated(world, rank, at + 800_000, group, said, "checkTimeout")
+
+
+def _cuda(world: World, rank: int, met: Met) -> Iterator[str]:
+    at, f = met.at, met.facts
+    group = _of_all(world, rank)
+    said = (
+        f"CUDA error: {f['text']}\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
+        "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable "
+        "device-side assertions.\n"
+    )
+    yield from _terminated(world, rank, at, group, said, "c10_cuda_check_implementation")
+
+
+def _nccl_error(world: World, rank: int, met: Met) -> Iterator[str]:
+    at, f = met.at, met.facts
+    group = _of_all(world, rank)
+    release = world.processes[rank].release
+    said = f"NCCL error: {f['error']}, NCCL version {release}\n{f['meaning']}\nLast error:\n{f['last']}"
+    yield from _terminated(world, rank, at, group, said, "checkForNCCLErrorsInternal")
+
+
+def _exception(world: World, rank: int, met: Met) -> Iterator[str]:
+    f = met.facts
+    frames = f["frames"]
+    assert isinstance(frames, tuple)
+    yield from traceback(rank, frames, str(f["text"]))
+
+
+def _said(world: World, rank: int, met: Met) -> Iterator[str]:
+    f = met.facts
+    yield f"{f['text']}\n"
+
+
+_TELL: dict[str, Callable[[World, int, Met], Iterator[str]]] = {
+    "timeout": _timeout,
+    "dump": _dump,
+    "abort": _abort,
+    "cuda": _cuda,
+    "nccl-error": _nccl_error,
+    "exception": _exception,
+    "said": _said,
+}
 
 
 def _terminated(world: World, rank: int, at: int, group: str, said: str, where: str) -> Iterator[str]:
