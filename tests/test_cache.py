@@ -19,9 +19,9 @@ from nccl_forensics.cache import ABOVE, Cache, fingerprint, open_cache
 from nccl_forensics.reading import engine as engine_module
 from nccl_forensics.reading.bundle import open_bundle
 from nccl_forensics.reading.engine import InlineEngine, Ref, read_bundle, read_ref
-from nccl_forensics.store import Store
 from nccl_forensics.tables import TABLES
 from tests.corpus import ROOT
+from tests.stores import rows
 from tests.test_docs import run
 from tests.test_floors import PACKAGE, imports
 
@@ -56,10 +56,6 @@ def cache(tmp_path: Path) -> Cache:
 @pytest.fixture
 def evidence(tmp_path: Path) -> Path:
     return Path(shutil.copytree(HANG, tmp_path / "evidence"))
-
-
-def rows(store: Store) -> dict[str, str]:
-    return {name: store.scan(name).collect().write_json() for name in sorted(store.present)}
 
 
 def entries(cache: Cache) -> list[Path]:

@@ -19,6 +19,7 @@ from nccl_forensics.reading.bundle import open_bundle
 from nccl_forensics.reading.engine import Engine, InlineEngine, LocalEngine, Ref, Result, default_engine, read_bundle, read_ref
 from nccl_forensics.store import SOURCES, Store
 from nccl_forensics.tables import TABLES
+from tests.stores import rows
 
 WARN = "node01:{pid}:7 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node02<51161>\n"
 
@@ -119,27 +120,23 @@ def test_nothing_to_read_starts_nothing():
     assert list(LocalEngine().map(always_dies, [])) == []
 
 
-def dump(store: Store) -> dict[str, str]:
-    return {name: store.scan(name).collect().write_json() for name in sorted(store.present)}
-
-
 def test_the_pool_and_this_process_read_the_same_in_the_same_order(folder):
     with open_bundle([folder]) as bundle:
-        inline = dump(read_bundle(bundle, InlineEngine()))
-        pool = dump(read_bundle(bundle, LocalEngine(workers=2)))
+        inline = rows(read_bundle(bundle, InlineEngine()))
+        pool = rows(read_bundle(bundle, LocalEngine(workers=2)))
     assert inline == pool
-    rows = pl.read_json(io.StringIO(inline["nccl_warnings"])) if "nccl_warnings" in inline else None
-    assert rows is None or rows.select("source_id", "line_no").equals(rows.select("source_id", "line_no").sort("source_id", "line_no"))
+    warned = pl.read_json(io.StringIO(inline["nccl_warnings"])) if "nccl_warnings" in inline else None
+    assert warned is None or warned.select("source_id", "line_no").equals(warned.select("source_id", "line_no").sort("source_id", "line_no"))
 
 
 def test_big_tables_come_as_files_with_the_same_rows(folder, monkeypatch):
     (folder / "r2.log").write_bytes(log(102, lines=400))
     with open_bundle([folder]) as bundle:
-        small = dump(read_bundle(bundle, InlineEngine()))
+        small = rows(read_bundle(bundle, InlineEngine()))
         monkeypatch.setattr(engine_module, "_BY_MESSAGE", 20_000)
         monkeypatch.setattr(engine_module, "_IN_MEMORY", 0)
         store = read_bundle(bundle, InlineEngine())
-        assert dump(store) == small
+        assert rows(store) == small
         left_out = store.without(frozenset({2}))
         for name in store.present - {"sources"}:
             ids = left_out.scan(name).select("source_id").collect()["source_id"]
@@ -149,12 +146,12 @@ def test_big_tables_come_as_files_with_the_same_rows(folder, monkeypatch):
 
 def test_small_tables_of_many_sources_wait_in_a_file_and_come_back_in_order(folder, monkeypatch):
     with open_bundle([folder]) as bundle:
-        plain = dump(read_bundle(bundle, InlineEngine()))
+        plain = rows(read_bundle(bundle, InlineEngine()))
         for in_memory in (0, 20_000, 1 << 20):
             monkeypatch.setattr(engine_module, "_IN_MEMORY", in_memory)
             store = read_bundle(bundle, InlineEngine())
             assert store.on_disk == (in_memory == 0) or in_memory == 20_000
-            assert dump(store) == plain
+            assert rows(store) == plain
             assert not list(bundle.scratch.glob("*.spool"))
 
 

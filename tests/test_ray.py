@@ -23,8 +23,8 @@ from nccl_forensics.reading import ray_engine, remote
 from nccl_forensics.reading.bundle import open_bundle
 from nccl_forensics.reading.engine import InlineEngine, LocalEngine, Ref, Result, read_bundle, read_ref
 from nccl_forensics.reading.ray_engine import RayEngine, Stored, _at_home, _Job, _task, _Terms, _Unseen
-from nccl_forensics.store import Store
 from tests.corpus import ROOT
+from tests.stores import rows
 from tests.test_docs import run
 
 INCIDENTS = ROOT / "fixtures" / "incidents"
@@ -43,10 +43,6 @@ def folder(tmp_path: Path) -> Path:
 
 def refs(folder: Path, scratch: Path) -> list[Ref]:
     return [Ref(i, f, f.stat().st_size, scratch) for i, f in enumerate(sorted(folder.glob("*.log")))]
-
-
-def rows(store: Store) -> dict[str, str]:
-    return {name: store.scan(name).collect().write_json() for name in sorted(store.present)}
 
 
 def terms(token: Path, **other: object) -> _Terms:

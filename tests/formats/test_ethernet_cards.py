@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
-import pytest
 
-from nccl_forensics.grammar.lines import load
 from nccl_forensics.reading.source import SourceReading, read_source
 from nccl_forensics.rules.captures import capture_loss, capture_unanswered
 from tests.corpus import ROOT
@@ -105,31 +103,3 @@ def test_gpus_of_amd_are_read_from_both_commands() -> None:
 
 def test_another_document_with_gpus_is_none_of_amds() -> None:
     assert read_source(b'[{"gpu": "a", "usage": 3}]').formats == ()
-
-
-SAMPLES = {
-    "ethtool": [
-        "Pause parameters for ens1f0np0:",
-        "Ring parameters for eth0:",
-        "Features for eth0:",
-        "Pre-set maximums:",
-        "RX Mini:\t\tn/a",
-        "Module temperature                        : 45.12 degrees C / 113.22 degrees F",
-    ],
-    "ibtracert": [
-        'From ca {0xe41d2d0300163650} portnum 1 lid 5-5 "node01 mlx5_0"',
-        '[1] -> switch port {0x7cfe900300a5a1b0}[12] lid 7-7 "leaf3"',
-        'To ca {0xe41d2d0300163660} portnum 1 lid 22-22 "node02 mlx5_0"',
-        "ibtracert: iberror: failed: can't find a route from 5 to 23",
-    ],
-    "tshark": ["1 0.000000 10.0.0.11 → 10.0.0.12 TCP 74 45678 → 29500 [SYN] Seq=0", "12 2026-01-01 10:00:00.5 fe80::1 -> fe80::2 TCP 74 x"],
-}
-
-
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in SAMPLES.items() for text in texts])
-def test_lark_and_the_columns_agree(name: str, text: str) -> None:
-    grammar = load(name)
-    extraction = grammar.extract(pl.Series([text]))
-    kind = extraction.kind[0]
-    assert kind is not None
-    assert grammar.parse(text) == (kind, extraction.frames[kind].drop("row").row(0, named=True))

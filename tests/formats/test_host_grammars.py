@@ -29,6 +29,21 @@ SAMPLES = {
         "[Feb 25 2025 14:01:18] [ERROR] [tid 1808] failed to find the GPU handle 541006338 in the multicast team request setup 61302854119.",
         "[Feb 25 2025 14:01:18] [INFO] [tid 1808] anything else",
     ],
+    "ethtool": [
+        "Pause parameters for ens1f0np0:",
+        "Ring parameters for eth0:",
+        "Features for eth0:",
+        "Pre-set maximums:",
+        "RX Mini:\t\tn/a",
+        "Module temperature                        : 45.12 degrees C / 113.22 degrees F",
+    ],
+    "ibtracert": [
+        'From ca {0xe41d2d0300163650} portnum 1 lid 5-5 "node01 mlx5_0"',
+        '[1] -> switch port {0x7cfe900300a5a1b0}[12] lid 7-7 "leaf3"',
+        'To ca {0xe41d2d0300163660} portnum 1 lid 22-22 "node02 mlx5_0"',
+        "ibtracert: iberror: failed: can't find a route from 5 to 23",
+    ],
+    "tshark": ["1 0.000000 10.0.0.11 → 10.0.0.12 TCP 74 45678 → 29500 [SYN] Seq=0", "12 2026-01-01 10:00:00.5 fe80::1 -> fe80::2 TCP 74 x"],
 }
 
 

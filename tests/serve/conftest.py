@@ -1,4 +1,4 @@
-"""Tests of the upload page leave no file of theirs open: Python 3.13 and later warn of a database that nobody closed."""
+"""What tests of the upload page share. They leave no file of theirs open: Python 3.13 and later warn of a database that nobody closed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("starlette")
 from nccl_forensics.serve.database import Database
+from tests.serve.running import Running, running, tarball
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +26,18 @@ def _databases_are_closed() -> Iterator[None]:
         yield
     for database in opened:
         database.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service that asks nobody for a token, one for all tests of a module."""
+    with running(tmp_path_factory.mktemp("serve") / "data") as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def done(service: Running) -> str:
+    """An incident that was uploaded as scripts do it, and read."""
+    identifier = service.upload(("incident.tar.gz", tarball("skipped-collective-8r")), title="step 4200 hang", job="llm-70b")
+    assert service.wait(identifier)["status"] == "done"
+    return identifier

@@ -27,12 +27,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield service
 
 
-@pytest.fixture(scope="module")
-def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("serve") / "data") as service:
-        yield service
-
-
 def test_every_call_but_the_health_check_needs_the_token(guarded: Running) -> None:
     with httpx.Client(base_url=guarded.url) as anyone:
         assert anyone.get("/healthz").status_code == 200
@@ -104,31 +98,31 @@ def test_logins_survive_a_restart_and_end_with_the_token(tmp_path: Path) -> None
         {"Origin": "http://127.0.0.1:1"},
     ],
 )
-def test_a_foreign_page_changes_nothing(open_service: Running, headers: dict[str, str]) -> None:
+def test_a_foreign_page_changes_nothing(service: Running, headers: dict[str, str]) -> None:
     for method, path in (
         ("POST", "/api/incidents"),
         ("DELETE", "/api/incidents/aaaaaaaaaaaa"),
         ("PUT", "/api/settings"),
         ("POST", "/upload"),
     ):
-        answer = open_service.client.request(method, path, headers=headers, json={})
+        answer = service.client.request(method, path, headers=headers, json={})
         assert (answer.status_code, answer.json()["code"]) == (403, "foreign-origin"), path
 
 
-def test_our_own_pages_and_programs_may(open_service: Running) -> None:
-    for headers in ({}, {"Origin": open_service.url, "Sec-Fetch-Site": "same-origin"}):
-        assert open_service.client.put("/api/settings", json={}, headers=headers).status_code == 200
+def test_our_own_pages_and_programs_may(service: Running) -> None:
+    for headers in ({}, {"Origin": service.url, "Sec-Fetch-Site": "same-origin"}):
+        assert service.client.put("/api/settings", json={}, headers=headers).status_code == 200
 
 
-def test_without_a_token_only_names_of_this_machine_are_answered(open_service: Running) -> None:
-    answer = open_service.client.get("/api/incidents", headers={"Host": "rebound.example"})
+def test_without_a_token_only_names_of_this_machine_are_answered(service: Running) -> None:
+    answer = service.client.get("/api/incidents", headers={"Host": "rebound.example"})
     assert (answer.status_code, answer.json()["code"]) == (421, "wrong-host")
-    assert open_service.client.get("/api/incidents", headers={"Host": "localhost:1234"}).status_code == 200
+    assert service.client.get("/api/incidents", headers={"Host": "localhost:1234"}).status_code == 200
 
 
-def test_every_answer_has_strict_headers(open_service: Running) -> None:
+def test_every_answer_has_strict_headers(service: Running) -> None:
     for path in ("/", "/api/incidents", "/nothing", "/api/nothing", "/settings", "/help"):
-        headers = open_service.client.get(path).headers
+        headers = service.client.get(path).headers
         assert headers["x-content-type-options"] == "nosniff", path
         assert headers["x-frame-options"] == "DENY"
         assert "default-src 'none'; script-src 'self'; style-src 'self'" in headers["content-security-policy"]

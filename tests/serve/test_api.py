@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
 from importlib.resources import files
 
 import jsonschema
 import orjson
 import pytest
 
-from tests.serve.running import INCIDENTS, Running, running, tarball
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("serve") / "data") as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def done(service: Running) -> str:
-    """An incident that was uploaded as scripts do it, and read."""
-    identifier = service.upload(("incident.tar.gz", tarball("skipped-collective-8r")), title="step 4200 hang", job="llm-70b")
-    assert service.wait(identifier)["status"] == "done"
-    return identifier
+from tests.serve.running import INCIDENTS, Running, tarball
 
 
 @pytest.fixture(scope="module")

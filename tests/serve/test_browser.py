@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.serve.running import Running, running, tarball
+from tests.serve.running import Running, tarball
 
 pytestmark = pytest.mark.browser
 if TYPE_CHECKING:
@@ -31,20 +31,6 @@ def browser() -> Iterator[Browser]:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("serve") / "data") as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def done(service: Running) -> str:
-    """An incident that has been read."""
-    identifier = service.upload(("incident.tar.gz", tarball("skipped-collective-8r")), title="step 4200 hang", job="llm-70b")
-    service.wait(identifier)
-    return identifier
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -16,13 +15,7 @@ import pytest
 
 from nccl_forensics.serve.openapi import document
 from nccl_forensics.serve.routes import ROUTES
-from tests.serve.running import Running, running, tarball
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("serve") / "data") as service:
-        yield service
+from tests.serve.running import Running, tarball
 
 
 def operations() -> set[tuple[str, str]]:

@@ -177,28 +177,26 @@ def test_a_size_that_its_own_line_always_has_is_another_call_than_that_of_the_pe
     assert parting("1", "step (t.py:30)") == ("shape", [4], False)
 
 
+def beside_three(theirs: list[str], *own: str) -> tuple[object, ...]:
+    """How the fourth rank parts from three that make the same calls."""
+    [row] = divergences(operations({0: theirs, 1: theirs, 2: theirs, 3: list(own)})).collect().to_dicts()
+    return row["kind"], row["ranks"], row["sure"]
+
+
 def test_a_call_of_another_size_behind_which_all_calls_of_the_peers_come_is_one_more() -> None:
     theirs = ["all_reduce [4]", "all_reduce [9]", "all_reduce [5]"]
 
-    def parting(*own: str) -> tuple[object, ...]:
-        [row] = divergences(operations({0: theirs, 1: theirs, 2: theirs, 3: list(own)})).collect().to_dicts()
-        return row["kind"], row["ranks"], row["sure"]
-
-    assert parting("all_reduce [7]", *theirs) == ("extra", [3], True)
-    assert parting("all_reduce [7]", *theirs[1:]) == ("shape", [3], True), "it stands in place of the peers' first"
+    assert beside_three(theirs, "all_reduce [7]", *theirs) == ("extra", [3], True)
+    assert beside_three(theirs, "all_reduce [7]", *theirs[1:]) == ("shape", [3], True), "it stands in place of the peers' first"
 
 
 def test_where_nothing_before_is_kept_what_the_peers_call_next_was_called_too_early_and_not_with_another_size() -> None:
     """By one call alone that is not sure; one that went on, and the habit of a step before, tell more."""
     theirs = ["all_reduce [4]", "all_reduce [9]"]
 
-    def parting(*own: str) -> tuple[object, ...]:
-        [row] = divergences(operations({0: theirs, 1: theirs, 2: theirs, 3: list(own)})).collect().to_dicts()
-        return row["kind"], row["ranks"], row["sure"]
-
-    assert parting("all_reduce [9]") == ("skipped", [3], False)
-    assert parting("all_reduce [8]") == ("shape", [3], True)
-    assert parting("all_reduce [9]", "all_reduce [9]") == ("shape", [3], True), "it went on in step with them"
+    assert beside_three(theirs, "all_reduce [9]") == ("skipped", [3], False)
+    assert beside_three(theirs, "all_reduce [8]") == ("shape", [3], True)
+    assert beside_three(theirs, "all_reduce [9]", "all_reduce [9]") == ("shape", [3], True), "it went on in step with them"
 
 
 def test_two_calls_of_one_operation_in_the_other_order_are_no_call_left_out() -> None:
