@@ -147,9 +147,7 @@ class Finding:
     ``ranks`` are the ranks that the finding is about (the blamed ones first of all); ``culprits`` adds hosts, GPUs, NICs and links: None
     blames the ranks, an empty tuple nobody.
     ``subject`` are the stable words of the fingerprint (host + GPU, link, setting, code location), never times, pids or paths.
-    ``explains`` names causes or symptom words that this finding accounts for; ``depth`` orders causes that explain each other
-    (larger is deeper). ``alternatives`` are other causes, whom they would blame, and what speaks against them: None where nothing
-    in the evidence does. ``proof`` says whether the finding alone proves a stop of the job.
+    ``alternatives`` are other causes, whom they would blame, and what speaks against them: None where nothing in the evidence does.
     """
 
     title: str

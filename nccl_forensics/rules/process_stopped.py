@@ -64,9 +64,23 @@ def process_stopped(
     if failed:
         yield from _gone(rows, who, waited)
     left = _left_over(ours, who, source_ranks)
-    sampled = stacks is not None and stacks.head(1).collect().height > 0
+    sampled = has_rows(stacks)
+    held = ours.with_columns(reason=_reason()).filter(pl.col("reason").is_not_null())
+    for (host, why), part in held.group_by("host", "reason", maintain_order=True):
+        pids = part["pid"].drop_nulls().unique(maintain_order=True).to_list()
+        found = ((pid, who.of_pid(host, pid)) for pid in pids)
+        culprits = tuple(Culprit(rank=left.get(pid) if rank is None else rank, host=name_of(host), pid=pid) for pid, rank in found)
+        ranks = ranks_of(culprits)
+        # The others gave up waiting, and these few never told that they did.
+        awaited = failed and bool(waited) and bool(ranks) and waited.isdisjoint(ranks) and len(ranks) * 2 <= len(waited)
+        doubtful = why == "traced" and sampled
+        yield _held(host, str(why), part, culprits, awaited=awaited, doubtful=doubtful, left_over=any(pid in left for pid in pids))
+
+
+def _reason() -> pl.Expr:
+    """Why a process does not run, by its state and what it waits for in the kernel; null of one that runs or may run."""
     state, wchan = pl.col("state").str.head(1), pl.col("wchan").fill_null("")
-    reason = (
+    return (
         pl.when(state == "T")
         .then(pl.lit("stopped"))
         .when(state == "t")
@@ -76,50 +90,48 @@ def process_stopped(
         .when((state == "D") & wchan.str.contains(_DRIVER))
         .then(pl.lit("driver"))
     )
-    for (host, why), part in (
-        ours.with_columns(reason=reason).filter(pl.col("reason").is_not_null()).group_by("host", "reason", maintain_order=True)
-    ):
-        culprits = tuple(
-            Culprit(rank=left.get(pid) if (rank := who.of_pid(host, pid)) is None else rank, host=name_of(host), pid=pid)
-            for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list()
+
+
+_WORDS = {
+    "stopped": "is stopped (state T): a signal stopped it and nothing continued it",
+    "traced": "is held by a debugger or a stack sampler (state t)",
+    "storage": "hangs in the file system (state D, {})",
+    "driver": "hangs in the GPU driver (state D, {})",
+}
+_REMEDIES = {"stopped": "Send SIGCONT.", "traced": "Detach the debugger."}
+
+
+def _held(
+    host: object, why: str, part: pl.DataFrame, culprits: tuple[Culprit, ...], *, awaited: bool, doubtful: bool, left_over: bool
+) -> Finding:
+    """``awaited``: others gave up waiting for them; ``doubtful``: the look itself may hold them; ``left_over``: the rank of one is told by
+    what is left alone."""
+    ranks = ranks_of(culprits)
+    whom = ranks_words(ranks) if ranks else f"process {', '.join(str(c.pid) for c in culprits[:4])}"
+    severity: Severity = "warning" if doubtful else "critical" if why == "stopped" or awaited else "error"
+    confidence: Confidence = "low" if doubtful else "high" if why == "stopped" and ranks else "medium"
+    return Finding(
+        title=f"{whom} on {place(host)} {_WORDS[why].format(part['wchan'][0])}",
+        summary="The listing shows one moment only."
+        + (
+            " Of the processes that its parent started it is the only one whose pid no file ties to a rank, and its rank the only one without a pid."
+            if left_over
+            else ""
         )
-        ranks = ranks_of(culprits)
-        whom = ranks_words(ranks) if ranks else f"process {', '.join(str(c.pid) for c in culprits[:4])}"
-        words = {
-            "stopped": "is stopped (state T): a signal stopped it and nothing continued it",
-            "traced": "is held by a debugger or a stack sampler (state t)",
-            "storage": f"hangs in the file system (state D, {part['wchan'][0]})",
-            "driver": f"hangs in the GPU driver (state D, {part['wchan'][0]})",
-        }[str(why)]
-        doubtful = why == "traced" and sampled
-        # The others gave up waiting, and these few never told that they did.
-        awaited = failed and bool(waited) and bool(ranks) and waited.isdisjoint(ranks) and len(ranks) * 2 <= len(waited)
-        severity: Severity = "warning" if doubtful else "critical" if why == "stopped" or awaited else "error"
-        confidence: Confidence = "low" if doubtful else "high" if why == "stopped" and ranks else "medium"
-        yield Finding(
-            title=f"{whom} on {place(host)} {words}",
-            summary="The listing shows one moment only."
-            + (
-                " Of the processes that its parent started it is the only one whose pid no file ties to a rank, and its rank the only one without a pid."
-                if any(c.pid in left for c in culprits)
-                else ""
-            )
-            + (" A stack sampler was at work in this bundle, which holds a process for an instant." if doubtful else ""),
-            severity=severity,
-            confidence=confidence,
-            ranks=ranks,
-            hosts=names_of(host),
-            culprits=culprits,
-            subject=(str(host or ""), str(why)),
-            evidence=cite(part, "state of the process"),
-            evidence_total=part.height,
-            remedy={"stopped": "Send SIGCONT.", "traced": "Detach the debugger."}.get(
-                str(why), "Look at the kernel stack of the process and at the file server or driver."
-            ),
-            prevention="Take stacks with tools that let the process go on at once (py-spy dump), and none with a debugger that stays attached.",
-            would_refute=("a second listing shows the process running",),
-            actions=(Action("collect_more", hosts=names_of(host), ranks=ranks, command="cat /proc/<pid>/stack /proc/<pid>/wchan"),),
-        )
+        + (" A stack sampler was at work in this bundle, which holds a process for an instant." if doubtful else ""),
+        severity=severity,
+        confidence=confidence,
+        ranks=ranks,
+        hosts=names_of(host),
+        culprits=culprits,
+        subject=(str(host or ""), why),
+        evidence=cite(part, "state of the process"),
+        evidence_total=part.height,
+        remedy=_REMEDIES.get(why, "Look at the kernel stack of the process and at the file server or driver."),
+        prevention="Take stacks with tools that let the process go on at once (py-spy dump), and none with a debugger that stays attached.",
+        would_refute=("a second listing shows the process running",),
+        actions=(Action("collect_more", hosts=names_of(host), ranks=ranks, command="cat /proc/<pid>/stack /proc/<pid>/wchan"),),
+    )
 
 
 def _gone(rows: pl.DataFrame, who: People, waited: set[int]) -> Iterator[Finding]:

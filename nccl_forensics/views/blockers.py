@@ -33,7 +33,6 @@ BLOCKERS = {
     "call_site": pl.String(),
     **read_at("own_"),
     "own_last_op": pl.String(),
-    "own_last_seq": pl.Int64(),
     "own_call_site": pl.String(),
 }
 
@@ -84,7 +83,6 @@ def blockers(
                 "own_line_no": place.get("line_no"),
                 "own_record": place.get("record"),
                 "own_last_op": place.get("last_op"),
-                "own_last_seq": place.get("last_seq"),
                 "own_call_site": mine.get("last_call_site"),
             }
         )
