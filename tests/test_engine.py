@@ -126,7 +126,9 @@ def test_the_pool_and_this_process_read_the_same_in_the_same_order(folder):
         pool = rows(read_bundle(bundle, LocalEngine(workers=2)))
     assert inline == pool
     warned = pl.read_json(io.StringIO(inline["nccl_warnings"])) if "nccl_warnings" in inline else None
-    assert warned is None or warned.select("source_id", "line_no").equals(warned.select("source_id", "line_no").sort("source_id", "line_no"))
+    assert warned is None or warned.select("source_id", "line_no").equals(
+        warned.select("source_id", "line_no").sort("source_id", "line_no")
+    )
 
 
 def test_big_tables_come_as_files_with_the_same_rows(folder, monkeypatch):
