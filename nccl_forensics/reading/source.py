@@ -119,10 +119,18 @@ def is_text(head: bytes) -> bool:
     if head[:2] in UTF16:
         return True
     stripped = head.replace(b"\x00", b"") or b"\x01"
-    odd = sum(stripped.count(bytes([b])) for b in range(32) if b not in (9, 10, 13, 27, 12, 8))
     start = stripped[:4096]
-    high = sum(1 for b in start if b >= 0x80)
+    odd, high = _among(stripped, _CONTROL), _among(start, _HIGH)
     return odd * 20 < len(stripped) and (high * 3 < len(start) or _is_utf8(start)) and len(stripped) * 4 >= len(head)
+
+
+#: Control bytes that no text holds, and those beyond ASCII.
+_CONTROL, _HIGH = bytes(b for b in range(32) if b not in (8, 9, 10, 12, 13, 27)), bytes(range(0x80, 0x100))
+
+
+def _among(piece: bytes, these: bytes) -> int:
+    """How many bytes of a piece are among these."""
+    return len(piece) - len(piece.translate(None, these))
 
 
 def _is_utf8(piece: bytes) -> bool:
