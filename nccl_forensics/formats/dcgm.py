@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import orjson
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import labels_of
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
 from nccl_forensics.values.documents import mapping, mappings
@@ -178,7 +179,6 @@ def read_nvlinks(text: Text) -> Reading:
 
 
 _METRIC = re.compile(r"^(DCGM_FI_DEV_(?:XID_ERRORS|ROW_REMAP_FAILURE|ROW_REMAP_PENDING|RETIRED_PENDING))\{([^}]*)\} ([0-9.eE+]+)")
-_LABEL = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')
 #: Xids of applications: the exporter keeps the last code, and these say nothing of the GPU (as NVIDIA's device plugin skips them).
 _APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
@@ -200,7 +200,7 @@ def read_exporter(text: Text) -> Reading:
         found = _METRIC.match(line)
         if not found:
             continue
-        labels, value = dict(_LABEL.findall(found[2])), _gauge(found[3])
+        labels, value = labels_of(found[2]), _gauge(found[3])
         if value is None:
             continue
         used.append(number)

@@ -11,7 +11,7 @@ import polars as pl
 
 from nccl_forensics.facts.ib_counters import counter_name
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.grammar.blocks import Line, after, classify, real
+from nccl_forensics.grammar.blocks import Line, after, classify, labels_of, real
 from nccl_forensics.tables import TABLES
 
 _LONGEST = 128
@@ -21,7 +21,6 @@ _VALUE = re.compile(
     rb"|(?:[0-9a-fA-F]{2,4}:){3,19}[0-9a-fA-F]{2,4}|MT[_0-9]{4,20}|\d+\.\d+\.\d{3,4}|N/A \(no PMA\)|RoCE v[12]|IB/RoCE v1|up|down|full|half|unknown"
     rb"|[\w.-]{1,60} mlx\d_\w{1,10})\s*$"
 )
-_LABEL = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')
 
 
 def _sniff(head: bytes) -> bool:
@@ -55,7 +54,7 @@ def _read_dump(text: Text) -> Reading:
             values.append({"line_no": line.number, "path": line.get("path"), "value": (line.get("value") or "").strip()})
             claimed.append(line.number)
         elif line.kind == "metric":
-            labels = dict(_LABEL.findall(line.get("labels") or ""))
+            labels = labels_of(line.get("labels") or "")
             number = real(line.get("number"))
             if number is None or "device" not in labels:
                 gaps.append(Gap("unparsed: no device or no number", line.number, text=line.text))

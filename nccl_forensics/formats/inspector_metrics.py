@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.grammar.blocks import real, whole
+from nccl_forensics.grammar.blocks import labels_of, real, whole
 from nccl_forensics.tables import TABLES
 
 _METRIC = re.compile(
     r"^nccl_(bus_bandwidth_gbs|collective_exec_time_microseconds|p2p_bus_bandwidth_gbs|p2p_exec_time_microseconds)\{([^{}]{1,2000})\} (\S{1,40})(?: \d{1,20})?$"
 )
-_LABEL = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')
 _COMMENT = re.compile(r"^# (?:HELP|TYPE) nccl_(?:bus_bandwidth|collective_exec|p2p_)")
 
 Row = dict[str, object]
@@ -29,7 +28,7 @@ def read(text: Text) -> Reading:
         found = _METRIC.match(line)
         if not found:
             continue
-        value, labels = real(found[3]), dict(_LABEL.findall(found[2]))
+        value, labels = real(found[3]), labels_of(found[2])
         if value is None:
             gaps.append(Gap("unparsed: no number", number, text=line[:200]))
             continue

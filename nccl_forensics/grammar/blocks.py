@@ -6,6 +6,7 @@ at; the line kinds come from a grammar.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -61,6 +62,14 @@ def classify(lines: pl.DataFrame, grammar: str, *, strip: bool = False) -> list[
         Line(number, body, kind, columns.get(i, {}), {k: v for k, v in origin.items() if v is not None})
         for i, (number, body, kind, origin) in enumerate(zip(lines.get_column("line_no"), text, extraction.kind, origins, strict=True))
     ]
+
+
+_LABEL = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')
+
+
+def labels_of(text: str) -> dict[str, str]:
+    """The labels of a metric as Prometheus writes them: ``gpu="0",Hostname="node7"``."""
+    return dict(_LABEL.findall(text))
 
 
 def whole(text: str | None) -> int | None:
