@@ -16,6 +16,7 @@ Compare the images and LD_LIBRARY_PATH of the named ranks with the others.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 
@@ -54,6 +55,22 @@ def version_mismatch(
     """At most one finding. Processes that came up in communicators of their own release alone are another program's. Of a process whose log
     names no release, the error counts with which NCCL failed it: torch names the release that it loaded (``NCCL error in: …, NCCL version
     2.21.5``, c10d/NCCLUtils.hpp)."""
+    seen = _loaded(nccl_versions, processes, endings, nccl_network, comms)
+    counts = seen.group_by("version").agg(pl.len(), pl.col("rank").drop_nulls().sort()).sort("len", "version").to_dicts()
+    # A line that was cut off names the beginning of a release.
+    whole = [c for c in counts if not any(cut_off(str(c["version"]), str(o["version"])) for o in counts)]
+    if len(whole) > 1:
+        yield _differ(seen, whole)
+
+
+def _loaded(
+    nccl_versions: pl.LazyFrame,
+    processes: pl.LazyFrame,
+    endings: pl.LazyFrame | None,
+    nccl_network: pl.LazyFrame | None,
+    comms: pl.LazyFrame | None,
+) -> pl.DataFrame:
+    """Which release each process of the job loaded, with the line that tells it."""
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     # Up to 2.21, and at the level WARN, the line bears no process: it is that of the only process of its file.
     alone = (
@@ -82,13 +99,12 @@ def version_mismatch(
     if nccl_network is not None:
         nobodys = owned.filter(pl.col("pid").is_null() & pl.col("version").is_not_null()).sort("source_id", "line_no").collect()
         seen = pl.concat([seen, _unsaid(nccl_network, people, seen, nobodys)], how="diagonal")
-    counts = seen.group_by("version").agg(pl.len(), pl.col("rank").drop_nulls().sort()).sort("len", "version").to_dicts()
-    if len(counts) < 2:
-        return
-    # A line that was cut off names the beginning of a release.
-    counts = [c for c in counts if not any(cut_off(str(c["version"]), str(o["version"])) for o in counts)]
-    if len(counts) < 2:
-        return
+    return seen
+
+
+def _differ(seen: pl.DataFrame, counts: list[dict[str, Any]]) -> Finding:
+    """The release that fewest loaded against the one that most did. ``counts``: releases with the number and the ranks of their processes,
+    fewest first."""
     # Up to 2.21 only rank 0 of a communicator prints its release, so that the lines cannot be counted against each other.
     countable = all(_prints_everywhere(str(c["version"])) or (c["rank"] != [0] and (c["rank"] or c["len"] > 1)) for c in counts)
     odd, usual = counts[0], counts[-1]
@@ -101,7 +117,7 @@ def version_mismatch(
     other = seen.filter(pl.col("version") == usual["version"]).unique(line, keep="first", maintain_order=True).head(2)
     # The line of one process alone may be damaged.
     flipped = odd["len"] == 1 and one_bit(str(odd["version"]), str(usual["version"]))
-    yield Finding(
+    return Finding(
         title=f"{one} loaded NCCL {odd['version']}, {two if tied else 'the others'} {usual['version']}",
         summary="Releases of NCCL do not talk to each other: bootstrap messages differ in size."
         + (" Which of them is the one that was meant, these lines do not tell." if tied else ""),
