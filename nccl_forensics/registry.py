@@ -27,8 +27,9 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a view or rule reads."""
+    """What a view or rule reads; ``order`` is that in which its function takes it."""
 
+    order: tuple[str, ...]
     required: tuple[str, ...]
     optional: tuple[str, ...]
     thresholds: tuple[Threshold, ...]
@@ -71,4 +72,4 @@ def inputs_of(function: Callable[..., object]) -> Inputs:
         hint = hints.get(name)
         meaning = str(typing.get_args(hint)[1]) if typing.get_origin(hint) is typing.Annotated else ""
         thresholds.append(Threshold(name, defaults[name], meaning))
-    return Inputs(tuple(required), tuple(optional), tuple(thresholds), tuple(richer))
+    return Inputs(named, tuple(required), tuple(optional), tuple(thresholds), tuple(richer))

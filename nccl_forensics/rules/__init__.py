@@ -227,7 +227,7 @@ def run_rules(
             if missing:
                 outcomes.append(Outcome(r, "skipped", (), missing, thresholds))
                 continue
-            frames = [resolver.get(n) for n in _parameters(r)]
+            frames = [resolver.get(n) for n in r.inputs.order]
             findings = r.check(*frames, **thresholds)
             if r.name in _foreign():
                 for finding in findings:
@@ -245,8 +245,3 @@ def run_rules(
 def severity_order(severity: Severity | None) -> int:
     """0 for critical, 3 for info."""
     return SEVERITIES.index(severity or "info")
-
-
-def _parameters(r: Rule) -> tuple[str, ...]:
-    code = r.function.__code__
-    return code.co_varnames[: code.co_argcount]

@@ -152,7 +152,7 @@ class Resolver:
         declared = all_views().get(name)
         if declared is None:
             return self._source.scan(name) if name in self._source.present else None
-        order = list(_parameters(declared))
+        order = declared.inputs.order
         frames = {n: self.get(n) for n in order}
         if any(frames[n] is None for n in declared.inputs.required):
             return None
@@ -197,8 +197,3 @@ class Resolver:
 
 #: Present in every bundle, so they say nothing about whether there is evidence.
 _ALWAYS = frozenset({"sources", "gaps"})
-
-
-def _parameters(declared: View) -> tuple[str, ...]:
-    code = declared.function.__code__
-    return code.co_varnames[: code.co_argcount]
