@@ -26,6 +26,7 @@ from nccl_forensics.rules.common.arguments import argument_findings
 from nccl_forensics.rules.common.endings import raised_at
 from nccl_forensics.stacks.frames import split_frame
 from nccl_forensics.views.gloo_rings import wider_by
+from nccl_forensics.views.levels import ROOTED
 from nccl_forensics.words import operation_words, ranks_words
 
 
@@ -72,6 +73,7 @@ def shape_mismatch_by_transport(
     ring_receivers: pl.LazyFrame | None = None,
     sent_more: pl.LazyFrame | None = None,
     left_exchanges: pl.LazyFrame | None = None,
+    step_leads: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """A transport that received more bytes than it expected, where no recorder tells whose size was wrong: unless what others recorded
     leaves only the one that sent them, or only the one that aborted."""
@@ -120,6 +122,10 @@ def shape_mismatch_by_transport(
             actions=(Action("fix-code", ranks=ranks, confidence="medium", where=odd["last_call_site"][0]), _COMPARE),
             alternatives=(("dtype-mismatch", ranks, "byte counts differ for types as well as for sizes"),),
         )
+        return
+    ahead = _ahead(ranks, step_leads, last_calls) if step_leads is not None and last_calls is not None else None
+    if ahead is not None:
+        yield _a_step_further(ranks, *ahead, lines)
         return
     sender = _sent_to_all(ranks, endings)
     if sender is not None:
@@ -218,6 +224,50 @@ def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines
     )
 
 
+def _ahead(
+    aborted: tuple[int, ...], step_leads: pl.LazyFrame, last_calls: pl.LazyFrame
+) -> tuple[pl.DataFrame, list[dict[str, object]]] | None:
+    """The ranks whose loops told one step more than those of at least two others, and where these stood: in other lines, and not in a call of
+    a root, which some have done with while others are in it. Those that aborted are of one side."""
+    leads = step_leads.collect()
+    ahead, others = set(leads["rank"].to_list()), set(leads["others"].explode().drop_nulls().to_list())
+    if len(others) < _OTHERS or not (set(aborted) <= ahead or set(aborted) <= others):
+        return None
+    stood = last_calls.filter(pl.col("user_frame").is_not_null() & pl.col("place").is_in(["collective", "backward"])).collect()
+    ours, theirs = (stood.filter(pl.col("rank").is_in(list(side))) for side in (ahead, others))
+    apart = ours.height and theirs.height and not set(ours["user_frame"]) & set(theirs["user_frame"])
+    return (leads, theirs.to_dicts()) if apart and not set(theirs["op"]) & set(ROOTED) else None
+
+
+def _a_step_further(
+    aborted: tuple[int, ...], leads: pl.DataFrame, stood: list[dict[str, object]], lines: list[dict[str, object]]
+) -> Finding:
+    """Ranks that met others in a call of the same turn a step further on: they left a call out, or ended backward without a bucket."""
+    row, who = leads.row(0, named=True), tuple(leads["rank"].to_list())
+    passed, where = any(call["place"] == "backward" for call in stood), str(stood[0]["user_frame"])
+    return Finding(
+        cause="ddp-unused-parameter" if passed else "collective-skipped",
+        title=f"{ranks_words(who)} came a step further than the others in as many calls: {ranks_words(aborted)} received more bytes than expected and aborted",
+        summary=f"The training loop of {ranks_words(who)} has told step {row['step']}, and those of {ranks_words(row['others'])} step {row['others_step']}. Calls of "
+        "one turn met whose sizes differ, so that "
+        + (
+            f"{ranks_words(who)} ended backward without a bucket of gradients that others reduced at {where}."
+            if passed
+            else f"{ranks_words(who)} left out the call in which others stood at {where}, or one before it."
+        ),
+        confidence="medium",
+        ranks=who,
+        culprits=tuple(Culprit(rank=rank) for rank in who),
+        subject=("gloo-size", "a step further"),
+        evidence=(*cite(leads, "the step that the others have not told"), *cite(lines, "received data size does not match")),
+        remedy=f"Find the branch by which {ranks_words(who)} passes {where} without the call.",
+        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+        would_refute=("lines of the others that were lost with their buffers, and tell the same step",),
+        actions=(Action("fix-code", ranks=who, confidence="medium", where=where), *(() if passed else (_COMPARE,))),
+        alternatives=(("shape-mismatch", who, "with another size in a call that all make nobody gets a step further"),),
+    )
+
+
 def _sent_to_all(aborted: tuple[int, ...], endings: pl.LazyFrame) -> pl.DataFrame | None:
     """The one rank of the job that did not abort on what it received, where at least two others and all of them did: each of them received
     from somebody who was not among those that expected less."""
@@ -228,6 +278,8 @@ def _sent_to_all(aborted: tuple[int, ...], endings: pl.LazyFrame) -> pl.DataFram
     return left if len(set(aborted)) >= 2 and whole and left["rank"].n_unique() == 1 and not left["own"].any() else None
 
 
+#: So many others, at least, that have not told the step: of two the aborted one may have lost its line.
+_OTHERS = 2
 #: Bytes of the widest element of a real number.
 _WIDEST = 8
 

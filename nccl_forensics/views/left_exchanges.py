@@ -31,9 +31,10 @@ LEFT_EXCHANGES = {
 
 @view(rows="ranks")
 def left_exchanges(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
-    """The one rank whose last call of a group is the exchange that comes after another one in each of its steps, without that one before it,
-    where all that aborted (``receivers``, without a record in that group) expected just what each gets in the one that it left out, and got
-    what each gets in the one that it made.
+    """The one rank that made, among its last calls of a group, the exchange that comes after another one in each of its steps, without that one
+    before it, where all that aborted (``receivers``, without a record in that group) expected just what each gets in the one that it left out,
+    and got what each gets in the one that it made. Gloo takes what is shorter than it should be for the whole, so that the rank may have come
+    a call further.
 
     Of an exchange in equal parts each member gets as many bytes as all divided by their number; which that is the rank's own call tells.
     Cites the rank's record (``source_id`` …) and what a receiver says (``said_…``).
@@ -52,16 +53,15 @@ def left_exchanges(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> p
     for (key, _), line in made.group_by("group_key", "rank", maintain_order=True):
         calls: list[_Call] = list(line.select("op", "shape", "dtype").iter_rows())
         heard = made.filter(pl.col("group_key") == pl.lit(key))["rank"].to_list()
-        left = _left_out(calls)
-        if left is None or set(heard) & set(receivers):
-            continue
-        sent, due = _bytes(calls[-1]), _bytes(left)
-        members = sent // got if sent is not None else 0
-        if members > len(receivers) and (sent, due) == (got * members, expected * members):
-            last = line.row(-1, named=True)
-            shapes = {"left_shape": left[1], "made_shape": calls[-1][1], "got_bytes": got, "expected_bytes": expected}
-            place = {name: last[name] for name in LEFT_EXCHANGES if name in last} | {f"said_{name}": v for name, v in told.items()}
-            rows.append(place | shapes | {"receivers": receivers})
+        found = [] if set(heard) & set(receivers) else _left_out(calls)
+        for at, left in found:
+            sent, due = _bytes(calls[at]), _bytes(left)
+            members = sent // got if sent is not None else 0
+            if members > len(receivers) and (sent, due) == (got * members, expected * members):
+                there = line.row(at, named=True)
+                shapes = {"left_shape": left[1], "made_shape": calls[at][1], "got_bytes": got, "expected_bytes": expected}
+                place = {name: there[name] for name in LEFT_EXCHANGES if name in there} | {f"said_{name}": v for name, v in told.items()}
+                rows.append(place | shapes | {"receivers": receivers})
     return pl.DataFrame(rows, schema=LEFT_EXCHANGES, infer_schema_length=None).lazy() if len(rows) == 1 else nothing
 
 
@@ -79,12 +79,18 @@ def _groups(operations: pl.LazyFrame | Calls) -> pl.Series:
 _Call = tuple[str, str, str]
 
 
-def _left_out(calls: list[_Call]) -> _Call | None:
-    """What the steps before foretell in place of the last call, if that is what they foretell right behind it."""
-    foretold = candidates(calls[:-1])
-    if len(foretold) != 1 or foretold[0] == calls[-1]:
-        return None
-    return foretold[0] if candidates([*calls[:-1], foretold[0]]) == [calls[-1]] else None
+#: Latest calls of a rank that are looked at.
+_LATEST = 3
+
+
+def _left_out(calls: list[_Call]) -> list[tuple[int, _Call]]:
+    """Where one of the latest calls is not what the steps before foretell but what they foretell right behind that, and what was due."""
+    found = []
+    for at in range(max(len(calls) - _LATEST, 1), len(calls)):
+        foretold = candidates(calls[:at])
+        if len(foretold) == 1 and foretold[0] != calls[at] and candidates([*calls[:at], foretold[0]]) == [calls[at]]:
+            found.append((at, foretold[0]))
+    return found
 
 
 def _bytes(call: _Call) -> int | None:

@@ -46,8 +46,36 @@ def test_a_lead_of_another_rank_or_over_others_settles_no_size() -> None:
     for lead in ({"rank": 3, "others": [0, 1, 2]}, {"rank": 1, "others": [2, 3]}):
         [finding] = shape_mismatch.check(divergences("shape", [0], [1], sure=False, **DETAILS), None, rows(STEP_LEADS, LEADS | lead))
         assert (finding.cause, finding.culprits) == ("shape-mismatch", ())
+    for near in ({"expected_op": "broadcast"}, {}):
+        lead = LEADS | ({} if near else {"others": [0]})
+        [finding] = shape_mismatch.check(divergences("shape", [0], [1], sure=False, **DETAILS | near), None, rows(STEP_LEADS, lead))
+        assert finding.culprits == (), "a root is done before the others; of two one may have lost its line"
     [finding] = shape_mismatch.check(divergences("shape", [1], [0, 2], **DETAILS), None, rows(STEP_LEADS, LEADS))
     assert (finding.cause, finding.ranks) == ("shape-mismatch", (1,)), "where the calls tell who is right they count"
+
+
+def further(op: str = "all_reduce", own: str = "step (t.py:43)", theirs: str = "validate (t.py:27)", **lead: object) -> tuple[object, ...]:
+    place = "backward" if op == "backward" else "collective"
+    stood = rows(
+        LAST_CALLS,
+        {"rank": 1, "place": "backward", "user_frame": own},
+        {"rank": 2, "place": place, "user_frame": theirs, "op": None if op == "backward" else op},
+    )
+    leads = rows(STEP_LEADS, LEADS | lead)
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, None, stood, None, None, None, leads)
+    return finding.cause, finding.confidence, finding.ranks, tuple(c.rank for c in finding.culprits)
+
+
+def test_who_told_a_step_more_than_those_that_it_met_left_a_call_out() -> None:
+    assert further() == ("collective-skipped", "medium", (1,), (1,))
+    assert further("backward")[:2] == ("ddp-unused-parameter", "medium"), "the others reduce gradients"
+
+
+def test_a_step_more_is_no_lead_of_a_root_at_one_line_or_over_one_other_rank() -> None:
+    nobody = ("shape-mismatch", "low", ())
+    assert further("broadcast")[:2] + further("broadcast")[3:] == nobody
+    for told_so in (further(own="validate (t.py:27)"), further(others=[2]), further(rank=7, others=[4, 5])):
+        assert told_so[:2] + told_so[3:] == nobody
 
 
 def test_who_went_on_to_the_next_exchange_is_named() -> None:

@@ -24,6 +24,7 @@ def left(
 def test_who_went_on_to_the_next_exchange_left_out_the_one_that_all_others_expected() -> None:
     # 256 bytes in parts for four are 64, and 16 are 4.
     assert left(LEFT) == [(5, 7, "[[4]]", "[[8,8]]")]
+    assert left([*LEFT, COUNTS]) == [(5, 7, "[[4]]", "[[8,8]]")], "what came to it was shorter and let it go on"
 
 
 @pytest.mark.parametrize(

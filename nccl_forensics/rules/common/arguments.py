@@ -11,6 +11,7 @@ from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Findin
 from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.calls import OP_WORDS
+from nccl_forensics.views.levels import ROOTED
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 
@@ -134,11 +135,15 @@ def _another_call(row: Mapping[str, object], kind: str, word: str, lines: tuple[
 def _a_step_further(
     row: Mapping[str, object], ahead: Mapping[int, Mapping[str, object]]
 ) -> tuple[list[int], list[int], tuple[str, str]] | None:
-    """Of two sides that which told one step more than the other, with the other one; and the names of the columns that tell of both."""
+    """Of two sides that which told one step more than the other, with the other one; and the names of the columns that tell of both. Not in a
+    call of a root, which some have done with while others are in it; and of two alone one may have lost its last line."""
     names = ("", "peer_")
+    if row["expected_op"] in ROOTED:
+        return None
     for (side, other), of in zip((("ranks", "others"), ("others", "ranks")), (names, names[::-1]), strict=True):
         ranks, others = as_ranks(row[side]), as_ranks(row[other])
-        if ranks and others and all(r in ahead and set(others) <= set(as_ranks(ahead[r]["others"])) for r in ranks):
+        behind = [set(as_ranks(ahead[rank]["others"])) if rank in ahead else set() for rank in ranks]
+        if ranks and others and all(len(them) > 1 and set(others) <= them for them in behind):
             return ranks, others, of
     return None
 
