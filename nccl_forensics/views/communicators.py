@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Literal
 
@@ -39,7 +39,7 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
 
     A pointer may be reused after Destroy, so an incarnation ends at its end-of-life line. Children carry no commId from NCCL 2.23 on:
     their key is (key of the parent, splitCount, color), and where 2.23, which prints no splitCount, made several of one color of a parent,
-    their turn in its place. ``orphan``: a child whose parent no line of its process tells, as where the
+    their size or turn in its place. ``orphan``: a child whose parent no line of its process tells, as where the
     beginning of a log is lost.
     """
     order = ["source_id", "line_no"]
@@ -168,9 +168,10 @@ def _tell_apart(rows: list[dict[str, object]]) -> None:
 
 
 def _by_turn(rows: list[dict[str, object]]) -> None:
-    """Keys of children of one parent, color and size of which some process has several, and no line tells which split made them (NCCL 2.23,
-    src/init.cc): by their turn among those of the color, as a color of PyTorch's stands for the ranks of a group, or among all children of
-    the parent, as a color that the caller counts up may be of other ranks each time. The turn counts by which each rank is there once."""
+    """Keys of children of one parent and color of which no line tells which split made them (NCCL 2.23, src/init.cc). Those of several sizes
+    are several communicators. Where some process has several of one size: by their turn among those of the color, as a color of PyTorch's
+    stands for the ranks of a group, or among all children of the parent, as a color that the caller counts up may be of other ranks each
+    time. The turn counts by which each rank is there once."""
     children: dict[object, int] = defaultdict(int)
     alike: dict[tuple[object, ...], list[tuple[dict[str, object], dict[str, int]]]] = defaultdict(list)
     for row in rows:
@@ -179,8 +180,12 @@ def _by_turn(rows: list[dict[str, object]]) -> None:
             process = (row["host"], row["pid"], row["bus_id"])
             children[*process, row["parent"]] += 1
             alike[row["comm_key"], row["nranks"]].append((row, {"all": children[*process, row["parent"]]}))
+    sizes = Counter(key for key, _ in alike)
     for (key, size), of in alike.items():
         own: dict[object, int] = defaultdict(int)
+        if sizes[key] > 1:
+            for row, _ in of:
+                row["comm_key"] = str(key).replace("/None/", f"/None of {size}/")
         for row, turn in of:
             own[row["host"], row["pid"], row["bus_id"]] += 1
             turn["color"] = own[row["host"], row["pid"], row["bus_id"]]
@@ -192,7 +197,7 @@ def _by_turn(rows: list[dict[str, object]]) -> None:
                 ranks[turn[way]].append(row["rank"])
             if all(len(there) == len(set(there)) == size for there in ranks.values()):
                 for row, turn in of:
-                    row["comm_key"] = str(key).replace("/None/", f"/turn {turn[way]}/")
+                    row["comm_key"] = str(row["comm_key"]).replace("/None", f"/turn {turn[way]}")
                 break
 
 

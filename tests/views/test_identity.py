@@ -122,6 +122,20 @@ def test_two_splits_of_one_color_without_a_count_are_told_apart_by_their_turn(se
     assert keys[100, "0x1b0"] == keys[100, "0x3b0" if second == "of the same ranks" else "0x2b0"]
 
 
+def test_two_splits_of_one_color_without_a_count_are_told_apart_by_their_size() -> None:
+    def child(process: int, rank: int, turn: int, color: int, nranks: int) -> dict[str, object]:
+        own = {"pid": 100 + process, "source_id": process, "comm": f"0x{turn}b{process}", "parent": f"0xa{process}"}
+        return event(rank, color=color, nranks=nranks, line_no=9 + turn, **own)
+
+    # The first half of the ranks, then one rank of each half: 1 and 2 have no color twice.
+    world = [event(p, comm=f"0xa{p}", comm_id="0xc0", nranks=6, line_no=3) for p in range(6)]
+    halves = [child(p, p % 3, 1, p // 3, 3) for p in range(6)]
+    pairs = [child(p, p // 3, 2, p % 3, 2) for p in range(6)]
+    keys = {(r["pid"], r["comm"]): r["comm_key"] for r in comms(table("nccl_comms", *world, *halves, *pairs)).collect().iter_rows(named=True)}
+    assert keys[100, "0x1b0"] == keys[102, "0x1b2"] != keys[100, "0x2b0"] == keys[103, "0x2b3"]
+    assert len(set(keys.values())) == 6
+
+
 def test_splits_of_other_colors_are_other_communicators() -> None:
     children = [event(r, comm=f"0xb{r}", parent=f"0xa{r}", split_count=1, color=r, line_no=9) for r in (0, 1)]
     found = comms(table("nccl_comms", *[event(r, comm_id="0xc0", line_no=3) for r in (0, 1)], *children)).collect()
