@@ -67,11 +67,21 @@ def unpaired(operations: pl.LazyFrame | Calls, comms: pl.LazyFrame | None) -> pl
     return pl.DataFrame(rows, schema=UNPAIRED, infer_schema_length=None).lazy()
 
 
-def held(unpaired: pl.LazyFrame) -> list[int]:
-    """Ranks that wait in a send or receive whose other half a peer left out."""
+def held(unpaired: pl.LazyFrame, calls: Calls | None) -> set[int]:
+    """Ranks that wait in a send or receive whose other half a peer left out, and those whose last call is a send or receive with one of
+    them: what that one enqueued behind the call in which it waits has not begun."""
     fewer = pl.when(pl.col("sends") < pl.col("receives")).then("sender").otherwise("receiver")
     waiting = pl.when(fewer == pl.col("sender")).then("receiver").otherwise("sender")
-    return unpaired.filter((pl.col("kind") == "calls") & (pl.col("odd") == fewer)).select(waiting.alias("rank")).collect()["rank"].to_list()
+    found = unpaired.filter((pl.col("kind") == "calls") & (pl.col("odd") == fewer)).select(waiting.alias("rank")).collect()["rank"]
+    waits = set(found.to_list())
+    if not waits or calls is None:
+        return waits
+    lines = calls.recent().filter((pl.col("domain") == "nccl") & pl.col("rank").is_not_null()).sort("rank", "source_id", "order")
+    people = lines.select("group_key", "rank", peer="member").unique().rename({"rank": "other"})
+    last = lines.group_by("rank").last().filter("is_p2p").join(people, on=["group_key", "peer"]).select("rank", "other").collect().rows()
+    while more := {rank for rank, other in last if other in waits} - waits:
+        waits |= more
+    return waits
 
 
 def _unlike(ends: pl.DataFrame, people: dict[tuple[str, int], int]) -> Iterator[_Row]:

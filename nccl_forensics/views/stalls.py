@@ -168,7 +168,7 @@ def stalls(
         found = {rank: row for rank, row in found.items() if rank not in held_up}
     tail = tails(calls, found) if calls is not None else {}
     if unpaired is not None:
-        tail |= dict.fromkeys(held(unpaired), "held")
+        tail |= dict.fromkeys(held(unpaired, calls), "held")
     rows = doubted(scene, found, _with_causes(scene, found, tail), tail, written)
     return pl.DataFrame(rows, schema=STALLS, infer_schema_length=None).lazy()
 

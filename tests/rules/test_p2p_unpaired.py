@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.p2p_unpaired import p2p_unlike, p2p_unpaired
+from nccl_forensics.views.calls import calls_of
 from nccl_forensics.views.pairs import held, unpaired
 from nccl_forensics.views.unlike_halves import unlike_halves
 from tests.rules.frames import cited, comm, comms, told
@@ -97,7 +98,18 @@ def test_a_rank_that_went_past_what_its_peers_wait_in_left_it_out() -> None:
     assert finding.title.startswith(
         "rank 0 called 2 sends to rank 1, which called 1 receives from it, before rank 1 went on to a collective (#1) to which rank 0 never came"
     )
-    assert held(frame) == [0, 2]
+    assert held(frame, None) == {0, 2}
+
+
+def test_who_waits_behind_a_call_that_a_peer_left_alone_is_held_with_it() -> None:
+    # Three stages: 0 leaves the send of the second step out and goes on, so that 1 waits, and what it sends to 2 has not begun.
+    step = {0: ["send 1", "all_reduce"], 1: ["recv 0", "send 2", "all_reduce"], 2: ["recv 1", "all_reduce"]}
+    second = {0: ["all_reduce"], 1: ["recv 0", "send 2"], 2: ["recv 1"]}
+    calls = logs({r: [*step[r], *second[r]] for r in step})
+    assert held(found(calls), calls_of(calls)) == {1, 2}
+    # One that came to a collective behind them stands for another reason.
+    calls = logs({r: [*step[r], *second[r], *(["all_reduce"] if r == 2 else [])] for r in step})
+    assert held(found(calls), calls_of(calls)) == {1}
 
 
 def test_ranks_that_take_sends_and_collectives_in_orders_of_their_own_are_not_compared_there() -> None:

@@ -131,7 +131,9 @@ def test_two_splits_of_one_color_without_a_count_are_told_apart_by_their_size() 
     world = [event(p, comm=f"0xa{p}", comm_id="0xc0", nranks=6, line_no=3) for p in range(6)]
     halves = [child(p, p % 3, 1, p // 3, 3) for p in range(6)]
     pairs = [child(p, p // 3, 2, p % 3, 2) for p in range(6)]
-    keys = {(r["pid"], r["comm"]): r["comm_key"] for r in comms(table("nccl_comms", *world, *halves, *pairs)).collect().iter_rows(named=True)}
+    keys = {
+        (r["pid"], r["comm"]): r["comm_key"] for r in comms(table("nccl_comms", *world, *halves, *pairs)).collect().iter_rows(named=True)
+    }
     assert keys[100, "0x1b0"] == keys[102, "0x1b2"] != keys[100, "0x2b0"] == keys[103, "0x2b3"]
     assert len(set(keys.values())) == 6
 
