@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nccl_forensics.conclusions.assemble import RunResult, assemble
+from nccl_forensics.conclusions.awaited import with_awaited
 from nccl_forensics.conclusions.census import (
     all_seen,
     began,
@@ -127,6 +128,7 @@ def judge_run(
     found = [f for outcome in outcomes for f in outcome.found]
     outcome = outcome_of(verdict, found, resolver)
     verdict, judged = as_it_went(verdict, outcomes, outcome)
+    verdict, judged = with_awaited(verdict, judged, resolver)
     return RunResult(run, resolver, judged, verdict, outcome)
 
 

@@ -305,17 +305,30 @@ def _pods(pods: pl.LazyFrame, own: list[str], job: Job) -> Iterator[Finding]:
         yield tied(found, _of_pod(job, pod))
 
 
+def _not_ready(events: pl.DataFrame) -> dict[object, tuple[str, ...]]:
+    """Pods of which Kubernetes says that their node is not ready, with that node where it says so of one alone."""
+    objects = events.filter(pl.col("reason") == "NodeNotReady")["object"].drop_nulls().unique(maintain_order=True)
+    nodes = [name.partition("/")[2] for name in objects if name.lower().startswith("node/")]
+    return {name: tuple(nodes) if len(nodes) == 1 else () for name in objects if name.lower().startswith("pod/")}
+
+
 def _events(events: pl.LazyFrame, own: list[str], ended: set[str], job: Job) -> Iterator[Finding]:
     rows = (
         events.filter(pl.col("reason").is_in([*TAKEN_AWAY, *_NODE_EVENTS]))
         .sort("source_id", "line_no", "record", nulls_last=True)
         .collect()
     )
+    gone = _not_ready(rows)
     for (thing, reason), part in rows.group_by("object", "reason", maintain_order=True):
         name = str(thing).partition("/")[2]
         if reason in TAKEN_AWAY and name in ended:
             continue
-        if reason in TAKEN_AWAY:
+        if reason == "TaintManagerEviction" and thing in gone:
+            # Who is evicted from a node that is not ready has lost that node some minutes before (tolerationSeconds, 300 by default).
+            said = f"{thing} was evicted as its node was not ready"
+            lost = _finding(said, f"{thing} {reason}", part, own, True, "node-failed", gone[thing])
+            yield tied(_with_ranks(lost, job), _of_pod(job, name))
+        elif reason in TAKEN_AWAY:
             what = thing or "a pod"
             tie = _of_pod(job, name) if thing else "open"
             yield tied(_finding(f"{what} {TAKEN_AWAY[str(reason)]}", f"{what} {reason}", part, own, True, None, ()), tie)

@@ -302,15 +302,19 @@ def _monitor(exits: pl.LazyFrame, who: People) -> Iterator[Finding]:
 
 
 def _pods(pods: pl.LazyFrame, who: People) -> Iterator[Finding]:
-    """Pods whose container the kubelet saw killed for memory. One of a system namespace, one that is no host of the job's known ranks, and
-    one that has been started again since, do not explain a stop by themselves."""
+    """Pods whose container the kubelet saw killed for memory. One of a system namespace, one that is no host of the job's known ranks nor a
+    sibling of their pods, and one that has been started again since, do not explain a stop by themselves."""
     killed = pods.filter((pl.col("reason") == "OOMKilled") | (pl.col("status") == "OOMKilled"))
     rows = killed.sort("source_id", "line_no", "record", nulls_last=True).collect()
+    everyone = pods.select("pod", "node").unique().collect().rows()
+    # Ranks of a pod that has the host's network know the node's name.
+    on_nodes = {_workload(pod) for pod, node in everyone if who.of_host(node)} - {None}
+    in_pods = {_workload(pod) for pod, _ in everyone if who.of_host(pod)} - {None}
     for (namespace, pod), part in rows.group_by("namespace", "pod", maintain_order=True):
         ranks = who.of_host(pod)
         node = next((n for n in part["node"].to_list() if n), None)
-        # Ranks of a pod that has the host's network know the node's name.
-        strange = bool(who.hosts) and not ranks and not who.of_host(node)
+        of_node = bool(node) and not ranks and (bool(who.of_host(node)) or _workload(pod) in on_nodes)
+        strange = bool(who.hosts) and not ranks and not of_node and _workload(pod) not in in_pods
         system = _SYSTEM.search(str(namespace or "")) is not None
         again = bool(part["last"].fill_null(False).all()) and not ranks
         ours = not (strange or system or again)
@@ -321,10 +325,16 @@ def _pods(pods: pl.LazyFrame, who: People) -> Iterator[Finding]:
             + (" It has been started again since." if again else "")
             + (" Nothing ties the pod to the ranks of the job." if strange or system else ""),
             part,
-            (str(node if node and not ranks and who.of_host(node) else pod or ""),),
+            (str(node if of_node else pod or ""),),
             ranks,
             ours,
         )
+
+
+def _workload(pod: object) -> str | None:
+    """The name of a pod without its number among the pods of one workload; None of one that has none."""
+    name = str(pod or "")
+    return name.rstrip("0123456789") if name[-1:].isdigit() else None
 
 
 def _pod_events(events: pl.LazyFrame, who: People) -> Iterator[Finding]:

@@ -79,7 +79,7 @@ def raised(
 def _got_over(rows: pl.DataFrame, comms: pl.LazyFrame | None, steps: pl.LazyFrame | None, ends: pl.LazyFrame | None) -> pl.DataFrame:
     """``rows`` with the kind ``survived`` for what a rank printed, without torch's mark, before it came to its first communicator or told
     that its training is over; and for a module that was missing while the program was loaded, where its rank came to a communicator, or
-    the job to train, as it does with all its ranks. A process's standard output may come late, behind the traceback that ended it: steps
+    all ranks did, or the job came to train, as it does with all. A process's standard output may come late, behind the traceback that ended it: steps
     alone prove nothing."""
     unmarked = (pl.col("kind") == "python") & ~pl.col("marked").fill_null(value=False)
     loading = (pl.col("type").is_in(_IMPORTS) & pl.col("frames").str.contains(_LOADING)).fill_null(value=False)
@@ -89,8 +89,14 @@ def _got_over(rows: pl.DataFrame, comms: pl.LazyFrame | None, steps: pl.LazyFram
     if comms is not None:
         world = comms.filter(pl.col("rank").is_not_null() & (pl.col("nranks") == pl.col("nranks").max())).sort("source_id", "line_no")
         begun = world.group_by("rank").agg(
-            pl.col("source_id").first().alias("in"), pl.col("line_no").first().alias("at"), lives=pl.struct("host", "pid").n_unique()
+            pl.col("source_id").first().alias("in"),
+            pl.col("line_no").first().alias("at"),
+            pl.col("nranks").first(),
+            lives=pl.struct("host", "pid").n_unique(),
         )
+        whole = begun.select((pl.len() == pl.col("nranks").max()) & (pl.col("lives") == 1).all()).collect()
+        if whole.item() is True:  # all came to the job's communicator, whoever it was
+            over.update(_rows(asked.filter("loading")))
         met = asked.join(begun.filter(pl.col("lives") == 1), on="rank")
         over.update(_rows(met.filter(pl.col("loading") | ((pl.col("in") == pl.col("source_id")) & _behind()))))
     if ends is not None:

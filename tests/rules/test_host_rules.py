@@ -620,6 +620,17 @@ def test_pods_of_the_system_of_no_rank_or_started_again_do_not_explain_a_stop():
     assert check(out_of_memory, pods=table("pods", {"pod": "worker-0", "status": "Running"})) == []
 
 
+def test_a_sibling_of_the_pods_of_known_ranks_is_the_jobs_own():
+    both = pl.concat([pod(), table("pods", {"pod": "worker-1", "status": "Error", "node": "node8", "namespace": "train"})])
+    [by_node] = check(out_of_memory, pods=both, processes=processes((3, "node8", 99, "17000")))
+    assert (by_node.severity, by_node.hosts, by_node.ranks) == ("critical", ("node7",), ())
+    [by_name] = check(out_of_memory, pods=both, processes=processes((3, "worker-1", 99, "17000")))
+    assert (by_name.severity, by_name.hosts) == ("critical", ("worker-0",))
+    other = pl.concat([pod(), table("pods", {"pod": "eval-1", "status": "Error", "node": "node8", "namespace": "train"})])
+    [strange] = check(out_of_memory, pods=other, processes=processes((3, "node8", 99, "17000")))
+    assert strange.severity == "warning"
+
+
 def test_a_kill_that_is_reported_as_an_event_is_named_by_its_process():
     said = "Memory cgroup out of memory: Killed process 345646 (python) total-vm:1641384kB"
     event = {"reason": "OOMKilling", "object": "node/node7", "message": said}

@@ -360,3 +360,12 @@ def test_a_job_that_the_accounting_has_as_out_of_memory_is_the_cause_unless_it_r
 
     assert told("node1", "node2") == ["critical"]
     assert told("node9") == ["warning"]
+
+
+def test_a_pod_that_is_evicted_from_a_node_that_is_not_ready_has_lost_its_node() -> None:
+    taken = {"reason": "TaintManagerEviction", "object": "pod/adapter-1", "message": "Marking for deletion Pod train/adapter-1"}
+    pod, node = ({"reason": "NodeNotReady", "object": name, "message": "not ready"} for name in ("pod/adapter-1", "node/gpu7"))
+    lost = [f for f in check(job_stopped, pod_events=table("pod_events", node, pod, taken), failures=FAILED) if f.severity == "critical"]
+    assert [(f.cause, f.hosts) for f in lost] == [("node-failed", ("gpu7",))]
+    other = [f for f in check(job_stopped, pod_events=table("pod_events", node, taken), failures=FAILED) if f.severity == "critical"]
+    assert [f.cause for f in other] == ["job-stopped"], "the node of another pod"

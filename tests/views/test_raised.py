@@ -88,6 +88,14 @@ def test_what_a_rank_printed_before_its_first_communicator_did_not_end_it() -> N
     assert kinds(LOADED | {"rank": 0}, comms=begun(9)) == ["python"]
 
 
+def test_a_module_that_was_missing_to_nobody_knows_whom_ended_nobody_where_all_came_to_their_communicator() -> None:
+    nobody = LOADED | {"rank": None}
+    both = pl.concat([begun(9), begun(9, 8).with_columns(rank=pl.lit(0, dtype=pl.Int32()), pid=pl.lit(101, dtype=pl.Int64()))])
+    assert kinds(nobody, CALLED | {"rank": None}, comms=both) == ["survived", "python"]
+    assert kinds(nobody, comms=begun(9)) == ["python"]
+    assert kinds(nobody, comms=pl.concat([both, begun(9, 7, 103)])) == ["python"], "one came in two lives"
+
+
 def test_a_module_that_was_missing_before_the_job_trains_or_any_exception_before_it_says_that_it_is_done_ended_nobody() -> None:
     later = {"source_id": 7, "line_no": 30}
     assert kinds(LOADED, LOADED | {"rank": None}, CALLED, MARKED, training_steps=table("training_steps", later)) == [
