@@ -18,6 +18,7 @@ LOOKS = {
     "age_ms": pl.Float64(),
     "longest_ms": pl.Float64(),
     "finished": pl.UInt32(),
+    "timeout_ms": pl.Int64(),
     **read_at(),
     "look_source_id": pl.UInt32(),
     "look_line_no": pl.UInt32(),
@@ -50,7 +51,7 @@ def looks(
 ) -> pl.LazyFrame:
     """Per rank whose recorder was asked for a dump at a known time (``looked_ns``, epoch, by the clock of its host, the latest):
     ``age_ms``, how long its oldest unfinished operation had been enqueued then; ``longest_ms``, how long any of its ``finished`` operations
-    took from there to its end. Cites the unfinished operation and, as ``look_source_id`` and ``look_line_no``, what says when it was looked
+    took from there to its end; ``timeout_ms``: the timeout in force for it. Cites the unfinished operation and, as ``look_source_id`` and ``look_line_no``, what says when it was looked
     at; ranks without one are left out.
 
     A recorder tells the time itself where it finds, while it writes, that an operation has begun, or is over that nobody has taken off the
@@ -88,10 +89,14 @@ def _noticed(fr_entries: pl.LazyFrame | FoldedTable, dumps: pl.LazyFrame) -> pl.
 
 
 def ordinary(looks: pl.LazyFrame, ranks: int) -> bool:
-    """Whether half of so many ranks were looked at and what was open on them had been so for no longer than operations of the job take."""
-    seen = looks.select(pl.len(), pl.col("age_ms", "longest_ms").max(), pl.col("finished").sum()).collect()
-    looked_at, age, longest, finished = seen.row(0)
-    return 2 * looked_at >= ranks and finished >= _USED and longest is not None and age <= _LONGER * longest
+    """Whether half of so many ranks were looked at and what was open on them had been so for no longer than operations of the job take, or
+    for less than a minute and than any timeout in force, which then did not ask for the look: a checkpoint or an evaluation takes as long in
+    a job that goes on."""
+    seen = looks.select(pl.len(), pl.col("age_ms", "longest_ms").max(), pl.col("finished").sum(), pl.col("timeout_ms").min()).collect()
+    looked_at, age, longest, finished, timeout = seen.row(0)
+    if 2 * looked_at < ranks or finished < _USED or longest is None:
+        return False
+    return bool(age <= _LONGER * longest or age < min(_LONG_MS, timeout or 0))
 
 
 def _took() -> pl.Expr:
@@ -102,7 +107,7 @@ def _told(operations: pl.LazyFrame) -> pl.DataFrame:
     known = operations.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("created_ns").is_not_null())
     open_one = known.filter("pending").sort("created_ns", "order").unique("rank", keep="first", maintain_order=True)
     took = known.group_by("rank").agg(longest_ns=_took().max(), finished=_took().count())
-    return open_one.select("rank", *PLACE, since_ns="created_ns").join(took, on="rank").collect()
+    return open_one.select("rank", "timeout_ms", *PLACE, since_ns="created_ns").join(took, on="rank").collect()
 
 
 def _numbered(recorded: Entries) -> pl.DataFrame:
@@ -124,4 +129,4 @@ def _numbered(recorded: Entries) -> pl.DataFrame:
         pl.col("longest_ns").max(), pl.col("finished").sum(), pl.col("since_ns", "row").first()
     )
     open_ones = spans.filter(pl.col("row").is_not_null())
-    return open_ones.join(recorded.named(open_ones.get_column("row")).select("row", *PLACE).collect(), on="row")
+    return open_ones.join(recorded.named(open_ones.get_column("row")).select("row", "timeout_ms", *PLACE).collect(), on="row")

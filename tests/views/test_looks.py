@@ -66,3 +66,14 @@ def test_what_is_open_for_no_longer_than_others_took_is_ordinary_where_half_of_t
     assert not usual(90), "one of four"
     assert not usual(90, 60_000), "one stands"
     assert not usual(90, 90, finished=1), "too few tell what is usual"
+
+
+def test_what_is_open_for_less_than_a_minute_and_than_any_timeout_was_not_asked_for_by_one() -> None:
+    def usual(age: int, timeout: int | None) -> bool:
+        known = {"longest_ms": 100.0, "finished": 20, "timeout_ms": timeout}
+        return ordinary(rows(LOOKS, *({"rank": r, "age_ms": age} | known for r in range(4))), 4)
+
+    assert usual(25_000, 600_000)
+    assert not usual(65_000, 600_000), "it stands for longer than a checkpoint of a moment"
+    assert not usual(25_000, 20_000), "a timeout may have asked"
+    assert not usual(25_000, None)
