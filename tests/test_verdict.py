@@ -162,6 +162,21 @@ def test_a_fault_that_the_driver_proved_is_not_explained_by_memory_that_ran_out(
     assert len(both.others) == 1
 
 
+def test_what_surely_ended_a_rank_of_itself_is_no_effect_of_a_less_sure_link_or_card_of_another_rank() -> None:
+    def explained(cause: str, confidence: Confidence, *, ranks: tuple[int, ...] = (), death: Confidence = "high") -> bool:
+        fault = outcome(cause, confidence=confidence, explains=("rank-died",), ranks=ranks)
+        told = judge([fault, outcome("rank-died", ranks=(2,), confidence=death)], ["x"], has_job=True)
+        assert told.root is not None
+        return told.explained_by == {"rank-died-1": f"{cause}-1"}
+
+    assert not explained("ib-link", "medium")
+    assert not explained("gpu-fault", "medium", ranks=(0,))
+    assert explained("ib-link", "high")
+    assert explained("ib-link", "medium", death="medium")
+    assert explained("gpu-fault", "medium", ranks=(2,))
+    assert explained("gpu-fault", "medium")
+
+
 def blaming(name: str, *culprits: Culprit, cause: str = "p2p-disabled", severity: Severity = "error") -> Outcome:
     made_by = Rule(name, name.upper(), cause, severity, 1, (), nothing, inputs_of(nothing))
     finding = Finding(name, cause=cause, severity=severity, confidence="high", culprits=culprits)

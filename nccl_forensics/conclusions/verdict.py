@@ -77,6 +77,8 @@ def explains(a: Found, b: Found) -> bool:
         return False  # one cause by two rules: the surer speaks, unless the other tells more closely which of its ranks it is
     if (a.finding.cause, b.finding.cause) in _UNLESS_PROVED and b.finding.confidence == "high":
         return False
+    if b.finding.cause == "rank-died" and surer and _elsewhere(a.finding, b.finding):
+        return False
     # A card of another host that fails for the same cause is another card.
     local = b.finding.cause in _LOCAL or a.finding.cause == b.finding.cause == "ib-link"
     if local and a.finding.hosts and b.finding.hosts and not set(a.finding.hosts) & set(b.finding.hosts):
@@ -86,6 +88,14 @@ def explains(a: Found, b: Found) -> bool:
     if a.finding.cause in b.rule.explains:
         return weight(a) < weight(b)
     return True
+
+
+def _elsewhere(fault: Finding, death: Finding) -> bool:
+    """Whether a fault is of a link, or of the card of a rank that is not among those that died: what surely ended these, the fault, which is
+    less sure, did not bring about."""
+    if fault.cause == "ib-link":
+        return True
+    return fault.cause == "gpu-fault" and bool(fault.ranks) and bool(death.ranks) and not set(fault.ranks) & set(death.ranks)
 
 
 def judge(

@@ -167,7 +167,8 @@ def _which(jobs: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None) -> tupl
     if job.ranks and not job.homeless:
         hosts = set(job.ranks)
         nodes = {name: {first_label(n) for n in of or ()} for name, of in listed.select("job_id", "nodes").iter_rows()}
-        there = {name for name, of in nodes.items() if not of or of & hosts}
+        # A job has all hosts on which its ranks are seen; of a listing that is cut, or names few, some of them.
+        there = {name for name, of in nodes.items() if of >= hosts} or {name for name, of in nodes.items() if not of or of & hosts}
     # Times of a listing are local to its cluster, and those of the job may be another zone's: that none fits says less.
     likely = (there & then) or there or then
     if not likely:

@@ -369,3 +369,13 @@ def test_a_pod_that_is_evicted_from_a_node_that_is_not_ready_has_lost_its_node()
     assert [(f.cause, f.hosts) for f in lost] == [("node-failed", ("gpu7",))]
     other = [f for f in check(job_stopped, pod_events=table("pod_events", node, taken), failures=FAILED) if f.severity == "critical"]
     assert [f.cause for f in other] == ["job-stopped"], "the node of another pod"
+
+
+def test_of_a_listing_the_job_is_one_that_has_all_hosts_of_the_ranks_whatever_zone_its_times_are_of() -> None:
+    other = {"job_id": "7", "state": "TIMEOUT", "nodes": ["node1"], "start_raw_ns": 9 * HOUR, "end_raw_ns": 11 * HOUR}
+    own = {"job_id": "9", "state": "COMPLETED", "nodes": ["node1", "node2"], "start_raw_ns": 18 * HOUR, "end_raw_ns": 19 * HOUR}
+    [apart] = check(job_stopped, scheduler_jobs=table("scheduler_jobs", other, own), job_signs=HEALTHY, job_times=TIMES)
+    assert (apart.severity, apart.confidence) == ("warning", "low")
+    small = [other, own | {"nodes": ["node2", "node3"]}]
+    [unsure] = check(job_stopped, scheduler_jobs=table("scheduler_jobs", *small), job_signs=HEALTHY, job_times=TIMES)
+    assert unsure.severity == "critical", "a listing that is cut names some hosts of each"
