@@ -94,6 +94,7 @@ def _timed(lines: pl.DataFrame) -> pl.DataFrame:
 
 #: Kinds of ``c10d.lark`` whose word in the table differs from their name with hyphens.
 _KINDS = {
+    "timeout_torn": "timeout",
     "failure_old": "failure",
     "failure_work": "failure",
     "heartbeat": "heartbeat-stuck",

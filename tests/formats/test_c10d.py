@@ -156,6 +156,18 @@ DESYNC = (
 )
 
 
+def test_a_timeout_into_which_another_process_wrote_keeps_its_call():
+    head = "[rank1]:[E616 13:41:10.909476913 ProcessGroupNCCL.cpp:565] [Rank 1] Watchdog caught collective oper"
+    call = "ation timeout: WorkNCCL(SeqNum=2109, OpType=_ALLGATHER_BASE, NumelIn=8, NumelOut=16, Timeout(ms)=1800000) ran for 1800007 milliseconds before timing out."
+    other = "CACHE` is deprecated and will be removed in v5 of Transform"
+    for words in ("", other):
+        [row] = read_source(f"{head}{words}{call}".encode()).frames["watchdog"].select("kind", "pg_rank", "seq", "op", "numel_in").rows()
+        assert row == ("timeout", 1, 2109, "_ALLGATHER_BASE", 8)
+    reading = read_source(f"{head}{other}".encode())
+    assert "watchdog" not in reading.frames
+    assert reading.unmodelled == 1
+
+
 def test_a_desync_report_names_who_did_not_come_and_who_did_not_finish():
     reading = read(NCCL + "[Rank 0] Watchdog says", *DESYNC)
     found = reading.frames["watchdog"].select("kind", "blamed_ranks", "seq", "op").rows()
