@@ -31,6 +31,15 @@ def by_another_path(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups
     return out
 
 
+def in_one_loop(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups: Mapping[int, str], left: Mapping[int, str]) -> set[int]:
+    """Those of the ranks in ``groups`` that came to their last operation of that group by just the frames by which they made those of the
+    group in ``left``: one line calls both in turn, as a loop over groups does, and tells nothing of the order."""
+    behind, ahead = (with_frames(_last_calls(calls, of), fr_entries) for of in (left, groups))
+    made = set(behind.select("rank", "frames").drop_nulls().iter_rows())
+    latest = ahead.unique("rank", keep="last", maintain_order=True).select("rank", "frames")
+    return {rank for rank, frames in latest.iter_rows() if (rank, frames) in made}
+
+
 def no_swap(calls: Calls, groups: Mapping[int, str]) -> dict[int, str]:
     """What speaks against that a rank in ``groups`` came to its last operation of that group only in another order than usual: that it
     makes it where it always does, so that what comes before it is behind; or that it makes none such in its steps; of one that always made

@@ -94,13 +94,14 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
         for r in both:
             r["use"] = "beside"
         group.sort(key=lambda r: (_known(r["last_created_ns"]), _known(r["finished"]), r["encoding"] == "pickle", -_known(r["source_id"])))
-        chosen = group[-1]
-        chosen["use"] = "chosen"
-        for r in group[:-1]:
-            # Both encodings of one moment, written one after the other: an operation may have ended between the two. The pickle holds
-            # frames.
-            same = r["encoding"] != chosen["encoding"] and all(r[name] == chosen[name] for name in MOMENT)
+        # Both encodings of one moment, written one after the other: an operation may have ended between the two. The pickle holds frames.
+        latest_of = group[-1]
+        of_its_moment = [r for r in group if all(r[name] == latest_of[name] for name in MOMENT)]
+        chosen = next((r for r in reversed(of_its_moment) if r["encoding"] == "pickle"), latest_of)
+        for r in group:
+            same = r["encoding"] != chosen["encoding"] and r in of_its_moment
             r["use"] = "duplicate" if same else "older"
+        chosen["use"] = "chosen"
     # Stale: everything in it happened before most of the other dumps even begin, by more than their own length.
     current = [r for r in rows if r["use"] == "chosen" and r["last_created_ns"] is not None]
     if newest is not None and median_begin is not None and len(current) > 1:

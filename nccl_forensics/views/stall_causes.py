@@ -181,6 +181,9 @@ def _in_another_order(case: _Case) -> Cause | None:
             f"it never entered {row['op']} #{row['seq']} of this group and went on to the next operation of another group ({row['ahead']})"
         )
         # Whoever is held up in the call that it went on to never comes to what it would have called next.
+        if row.get("one_loop") and row.get("no_swap") is None:
+            loop = f"{why}; one line of the program calls both in turn: it may as well have taken them in another order"
+            return Cause("collective-skipped", "medium", loop, (), "group-deadlock")
         by_another = bool(row.get("another_path"))
         against = row.get("no_swap")
         swap = ((), "group-deadlock", None if against is None else str(against)) if by_another or against is not None else ()

@@ -12,7 +12,7 @@ from nccl_forensics.frames import has_rows
 from nccl_forensics.stacks.places import PLAIN, WAITING
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
-from nccl_forensics.views.call_paths import by_another_path, no_swap
+from nccl_forensics.views.call_paths import by_another_path, in_one_loop, no_swap
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import GROUP, read_at
 from nccl_forensics.views.deaths import gave_up
@@ -240,6 +240,8 @@ def _by_order_of_calls(
             passed[rank]["no_swap"] = why
         for rank in by_another_path(calls, fr_entries, went_on):
             passed[rank] |= {"another_path": True, "no_swap": None}
+        for rank in in_one_loop(calls, fr_entries, went_on, {r: str(behind["group_key"]) for r, (behind, _) in jumped.items()}):
+            passed[rank] |= {"one_loop": True, "no_swap": None}
         for rank, _ in went_on.items() & (_all_done(progress) if progress is not None else set()):
             passed[rank]["no_swap"] = "what it went on to is over, and it did not come back to the call"
     return passed

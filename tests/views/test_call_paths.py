@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.views.call_paths import by_another_path, no_swap
+from nccl_forensics.views.call_paths import by_another_path, in_one_loop, no_swap
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.matching import operations
 from tests.rules.host_frames import table
@@ -15,11 +15,12 @@ DUMPS = {"source_id": pl.UInt32(), "rank": pl.Int32(), "use": pl.String()}
 NORMS, USUAL, SWAPPED = "norms (/opt/job/train.py:14)", "step (/opt/job/train.py:31)", "step (/opt/job/train.py:29)"
 
 
-def recorded(*lines: tuple[str, str | None]) -> tuple[Calls, pl.LazyFrame]:
-    """The calls of rank 2 in one group, each with its line and who called that."""
+def recorded(*lines: tuple[str, str | None], groups: str = "") -> tuple[Calls, pl.LazyFrame]:
+    """The calls of rank 2, each with its line and who called that, in one group or in these in turn."""
     entries = [
         {
-            **{"source_id": 0, "record": f"entries[{n}]", "record_id": n, "collective_seq_id": n + 1, "op": "all_reduce", "pg_name": "7"},
+            **{"source_id": 0, "record": f"entries[{n}]", "record_id": n, "collective_seq_id": n + 1, "op": "all_reduce"},
+            "pg_name": groups[n % len(groups)] if groups else "7",
             "user_frame": line,
             "frames": None if caller is None else f"{line}\n{caller}",
         }
@@ -61,3 +62,13 @@ def test_a_call_from_a_line_that_never_made_it_leaves_the_order_open() -> None:
     # One call before it is no habit.
     calls, _ = recorded((NORMS, USUAL), other)
     assert no_swap(calls, {2: "pg:7"}) == {}
+
+
+def test_a_line_that_calls_in_both_groups_tells_nothing_of_their_order() -> None:
+    def loop(*lines: tuple[str, str | None]) -> set[int]:
+        calls, known = recorded(*lines, groups="67")
+        return in_one_loop(calls, known, {2: "pg:7"}, {2: "pg:6"})
+
+    assert loop(*[(NORMS, USUAL)] * 4) == {2}
+    assert loop((NORMS, SWAPPED), (NORMS, USUAL), (NORMS, SWAPPED), (NORMS, USUAL)) == set(), "two callers of one helper"
+    assert loop(*[(NORMS, None)] * 4) == set(), "no frames"

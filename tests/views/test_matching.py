@@ -56,6 +56,19 @@ def test_an_operation_that_ended_between_two_encodings_makes_no_second_look() ->
     assert use([2, 2], dump(0, content_key="ended", **same), dump(1, content_key="open", **same)) == [(0, "chosen"), (1, "older")]
 
 
+def test_of_two_encodings_of_one_moment_that_with_the_frames_counts_though_an_operation_ended_after_it() -> None:
+    same = {"entries": 9, "first_record_id": 0, "last_record_id": 8}
+    text, binary = dump(0, encoding="json", content_key="ended", **same), dump(1, content_key="open", **same)
+    people = rows(SOURCE_RANKS_SCHEMA, *({"source_id": n, "rank": 2} for n in range(2)))
+
+    def counted(first: dict[str, object], second: dict[str, object]) -> list[str]:
+        done = table("fr_status", {"source_id": 0, "last_completed": 9}, {"source_id": 1, "last_completed": 8})
+        return dumps(table("fr_dumps", first, second), people, done).sort("source_id").collect()["use"].to_list()
+
+    assert counted(text, binary) == ["duplicate", "chosen"]
+    assert counted(dump(0, content_key="ended", **same), binary) == ["chosen", "older"], "of two with frames the later one"
+
+
 def test_both_encodings_of_one_moment_are_of_one_process_whose_rank_nothing_tells() -> None:
     def unknown(*found: dict[str, object]) -> list[str]:
         people = rows(SOURCE_RANKS_SCHEMA, *({"source_id": n} for n in range(len(found))))

@@ -40,6 +40,18 @@ def test_recorders_hold_ends_of_what_ranks_called_and_are_not_counted() -> None:
     assert told(4, 3, (3, 3), (3, 3), domain="fr") == {1: (None, 9)}
 
 
+def test_a_jump_between_two_calls_of_one_line_is_not_sure_to_leave_one_out() -> None:
+    row = FACT | {"ahead": "0xf", "domain": "fr", "kind": "jumped"}
+    [plain, loop, over] = [
+        cause_of(1, row | more, {}, None) for more in ({}, {"one_loop": True}, {"one_loop": True, "no_swap": "it is over"})
+    ]
+    assert plain is not None
+    assert loop is not None
+    assert over is not None
+    assert (plain.confidence, loop.confidence, over.confidence) == ("high", "medium", "high")
+    assert (loop.cause, loop.alternative) == ("collective-skipped", "group-deadlock")
+
+
 def test_which_of_two_it_was_is_said_surely_only_where_others_tell() -> None:
     row = FACT | {"ahead": "0xf"}
     odd = cause_of(0, row | {"kind": "once-more"}, {}, None)
