@@ -34,7 +34,8 @@ def by_another_path(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups
 def in_one_loop(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups: Mapping[int, str], left: Mapping[int, str]) -> set[int]:
     """Those of the ranks in ``groups`` that came to their last operation of that group by just the frames by which they made those of the
     group in ``left``: one line calls both in turn, as a loop over groups does, and tells nothing of the order."""
-    behind, ahead = (with_frames(_last_calls(calls, of), fr_entries) for of in (left, groups))
+    two = {rank: group for rank, group in groups.items() if rank in left and left[rank] != group}
+    behind, ahead = (with_frames(_last_calls(calls, {rank: of[rank] for rank in two}), fr_entries) for of in (left, two))
     made = set(behind.select("rank", "frames").drop_nulls().iter_rows())
     latest = ahead.unique("rank", keep="last", maintain_order=True).select("rank", "frames")
     return {rank for rank, frames in latest.iter_rows() if (rank, frames) in made}

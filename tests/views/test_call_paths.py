@@ -72,3 +72,5 @@ def test_a_line_that_calls_in_both_groups_tells_nothing_of_their_order() -> None
     assert loop(*[(NORMS, USUAL)] * 4) == {2}
     assert loop((NORMS, SWAPPED), (NORMS, USUAL), (NORMS, SWAPPED), (NORMS, USUAL)) == set(), "two callers of one helper"
     assert loop(*[(NORMS, None)] * 4) == set(), "no frames"
+    calls, known = recorded(*[(NORMS, USUAL)] * 4, groups="67")
+    assert in_one_loop(calls, known, {2: "pg:7"}, {2: "pg:7"}) == set(), "one group has one order"
