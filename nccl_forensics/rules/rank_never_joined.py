@@ -101,7 +101,7 @@ def rank_never_joined(
         answered = not misread.isdisjoint(part.select("host", "pid").iter_rows())
         outside = misread - set(comms.select("host", "pid").collect().iter_rows())
         if outside and missing and nccl_errors is not None:
-            yield _other_release(part, missing, nccl_errors, outside)
+            yield _other_release(part, missing, nccl_errors, outside, _fewer(present, missing, processes))
             continue
         lost = absent != unseen or scattered or answered
         if not missing or size > 1_000_000:
@@ -228,8 +228,21 @@ def _misread(nccl_errors: pl.LazyFrame | None) -> set[tuple[object, ...]]:
     return set(told.collect().iter_rows())
 
 
+def _fewer(present: Collection[int], missing: Sequence[int], processes: pl.LazyFrame | None) -> tuple[int, ...]:
+    """Those that tell their ranks before the bootstrap or those that do not, as other releases do: who are the fewer, where all processes of
+    the job are seen."""
+    seen = 0 if processes is None else processes.filter(pl.col("pid").is_not_null()).select("host", "pid").unique().collect().height
+    if seen != len(present) + len(missing) or len(present) == len(missing):
+        return ()
+    return tuple(sorted(min(present, missing, key=len)))
+
+
 def _other_release(
-    part: pl.DataFrame, missing: Sequence[int], nccl_errors: pl.LazyFrame, outside: Collection[tuple[object, ...]]
+    part: pl.DataFrame,
+    missing: Sequence[int],
+    nccl_errors: pl.LazyFrame,
+    outside: Collection[tuple[object, ...]],
+    odd: tuple[int, ...],
 ) -> Finding:
     """The missing ones came and failed before a communicator: NCCL's first messages have the size that their release gives them."""
     told = nccl_errors.filter(pl.col("kind") == "truncated-message").sort("source_id", "line_no").collect()
@@ -237,12 +250,17 @@ def _other_release(
     hosts = tuple(sorted({str(h) for h in (*told["host"].to_list(), *part["host"].to_list()) if h is not None}))
     return Finding(
         title=f"processes that meet in one bootstrap speak releases of NCCL that do not fit: {ranks_words(missing)} and the others",
-        summary="A message of another size came before any communicator was made, where the release of NCCL alone gives the size. Which of "
-        "them is the odd one, releases that print their version once a job do not tell.",
+        summary="A message of another size came before any communicator was made, where the release of NCCL alone gives the size. "
+        + (
+            f"Releases differ in what they print before that, and {ranks_words(odd)} {verb(odd, 'does', 'do')} otherwise than most."
+            if odd
+            else "Which of them is the odd one, releases that print their version once a job do not tell."
+        ),
         cause="version-mismatch",
         confidence="medium",
         hosts=hosts,
-        culprits=(),
+        ranks=odd,
+        culprits=tuple(Culprit(rank=r) for r in odd),
         subject=("never-joined", "other-release"),
         evidence=(
             *cite(told, "a message of another size, before any communicator", at_most=4),

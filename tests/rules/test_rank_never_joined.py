@@ -9,7 +9,7 @@ from nccl_forensics.rules.rank_never_joined import rank_never_joined
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.nccl_facts import BOOTSTRAPPED
 from tests.rules.frames import cited, comm, comms, endings, errors, told
-from tests.rules.host_frames import table
+from tests.rules.host_frames import processes, table
 from tests.views.frames import progress, rows
 
 
@@ -51,6 +51,21 @@ def test_ranks_that_misread_the_first_messages_and_made_no_communicator_are_of_a
     everybody = comms(*[comm(r, 4) for r in range(4)])
     assert rank_never_joined.check(everybody, past(), None, None, None, None, errors(misread)) == []
     assert rank_never_joined.check(waiting, past("0xc0"), None, None, None, None, errors(misread)) == []
+
+
+def test_of_two_releases_that_meet_the_ranks_that_print_otherwise_than_most_are_named_where_all_processes_are_seen() -> None:
+    misread = {"kind": "truncated-message", "host": "node7", "pid": 70, "line_no": 9}
+
+    def named(told_by: tuple[int, ...], size: int, seen: int) -> tuple[int, ...]:
+        waiting, everybody = comms(*[comm(r, size) for r in told_by]), processes(*[(r, "node7", 70 + r, "1b000") for r in range(seen)])
+        [finding] = rank_never_joined.check(waiting, past(), None, None, None, None, errors(misread), everybody)
+        assert finding.cause == "version-mismatch"
+        return finding.ranks
+
+    assert named((2,), 6, seen=6) == (2,), "it alone prints its rank before the bootstrap"
+    assert named((0, 1, 3), 4, seen=4) == (2,), "it alone does not"
+    assert named((2,), 6, seen=5) == (), "of one nothing is seen"
+    assert named((0, 1), 4, seen=4) == (), "two and two"
 
 
 def test_a_log_that_was_copied_in_part_tells_neither_who_waits_nor_who_came() -> None:
