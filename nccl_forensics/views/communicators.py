@@ -185,7 +185,7 @@ def _by_turn(rows: list[dict[str, object]]) -> None:
         own: dict[object, int] = defaultdict(int)
         if sizes[key] > 1:
             for row, _ in of:
-                row["comm_key"] = str(key).replace("/None/", f"/None of {size}/")
+                row["comm_key"] = str(key).replace("/None/", f"/of {size}/")
         for row, turn in of:
             own[row["host"], row["pid"], row["bus_id"]] += 1
             turn["color"] = own[row["host"], row["pid"], row["bus_id"]]
@@ -197,7 +197,7 @@ def _by_turn(rows: list[dict[str, object]]) -> None:
                 ranks[turn[way]].append(row["rank"])
             if all(len(there) == len(set(there)) == size for there in ranks.values()):
                 for row, turn in of:
-                    row["comm_key"] = str(row["comm_key"]).replace("/None", f"/turn {turn[way]}")
+                    row["comm_key"] = str(key).replace("/None/", f"/turn {turn[way]} of {size}/")
                 break
 
 
