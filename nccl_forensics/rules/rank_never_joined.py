@@ -234,7 +234,7 @@ def _fewer(present: Collection[int], missing: Sequence[int], processes: pl.LazyF
     seen = 0 if processes is None else processes.filter(pl.col("pid").is_not_null()).select("host", "pid").unique().collect().height
     if seen != len(present) + len(missing) or len(present) == len(missing):
         return ()
-    return tuple(sorted(min(present, missing, key=len)))
+    return tuple(sorted(present if len(present) < len(missing) else missing))
 
 
 def _other_release(
