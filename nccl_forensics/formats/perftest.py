@@ -7,6 +7,7 @@ import re
 import orjson
 import polars as pl
 
+from nccl_forensics.facts.work_completions import STATUSES
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, real, whole
 from nccl_forensics.tables import TABLES
@@ -20,13 +21,6 @@ _ALONE = (
 #: What one printed unit is in Gbit/s: perftest's MB and MiB are both 2^20 bytes.
 _GBIT = {"gb/sec": 1.0, "mb/sec": 8 * 2**20 / 1e9, "mib/sec": 8 * 2**20 / 1e9, "gib/sec": 8 * 2**30 / 1e9}
 _SETTING = re.compile(r"([A-Za-z#][\w.# *-]{0,60}?)\s{0,30}:\s*(\S+)")
-_STATUS_WORDS = {
-    12: "retry exceeded",
-    13: "receiver not ready",
-    10: "remote access error",
-    4: "local protection error",
-    5: "work request flushed",
-}
 
 Row = dict[str, object]
 
@@ -59,7 +53,7 @@ def read(text: Text) -> Reading:
                 facts.update(_settings(line.text))
             case "no_connect" | "hca" | "modify" | "completion" | "failed" | "read_keys":
                 status = whole(get("status"))
-                said = f"{line.text.strip()}" + (f" ({_STATUS_WORDS[status]})" if status in _STATUS_WORDS else "")
+                said = f"{line.text.strip()}" + (f" ({STATUSES[status]})" if status in STATUSES else "")
                 rows.append({**line.where, "test": max(test, 0), **facts, "error": said, "status": status})
             case "address" | "gid" | "rule" | "stars" | "note" if open_block:
                 pass

@@ -22,11 +22,12 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.facts.work_completions import EVENT, FAULTS, OTHERWISE, UNANSWERED, status_words
 from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import NOBODY, hosts_of, ranks_of, where_reported
 from nccl_forensics.views.lost_hosts import INTERFACES
-from nccl_forensics.words import ranks_words
+from nccl_forensics.words import folded, natural, ranks_words
 
 #: Interfaces that other hosts cannot reach.
 _PRIVATE = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth\w*|cni\d*|cbr\d*|flannel[\w.]*|cali\w*|podman\d*|lxcbr\d*|lxdbr\d*|tun\d*|dummy\d*|kube-\w+)$"
@@ -36,41 +37,17 @@ _BOOTSTRAPS = (pl.col("item") == "bootstrap") | ~(pl.col("item") == "bootstrap")
 _LOOPBACK = r"[Cc]onnect to (?:127\.|::1)"
 _LINK_LOCAL = r"[Cc]onnect to (?:::ffff:)?169\.254\."
 _ADDRESS = re.compile(r"[Cc]onnect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
-#: Events of a device that are faults, in the words of ibv_event_type_str(3). From 2.28.9 on NCCL calls all events "non-fatal" that it goes
-#: on
-#: after, a port that came up or a new subnet manager among them.
-_FAULTS = r"async (?:error )?event ?:.*(?:port error|catastrophic error|CQ error|access violation|invalid request|migration request error)"
 #: NCCL names the device behind "hca" or in front; UCX behind "on".
 _UNREACHABLE = (
     "The queue pair could not be connected to the peer's address: no route between the two ports' GIDs (RoCE: GID index, subnet, interface "
     "without address), or the port is not active."
 )
-#: Work completions that tell of no link, by the number or name of their status or by UCX's words (ibv_wc_status in libibverbs' verbs.h), how
-#: they read, what may be the cause instead, and what to look at.
-_OTHERWISE: tuple[tuple[str, str, str | None, str], ...] = (
-    (
-        r"(?i)status=(?:1\b|IBV_WC_LOC_LEN_ERR)|with error 1,|local length",
-        "A message is longer than what its receiver awaits: the two sides called different sizes.",
-        "shape-mismatch",
-        "Compare the sizes that both sides called (NCCL_DEBUG_SUBSYS=COLL, or the Flight Recorder).",
-    ),
-    (
-        r"(?i)status=(?:[48]\b|IBV_WC_LOC_(?:PROT|ACCESS)_ERR)|with error [48],|local (?:protection|access)",
-        "The card could not reach memory on its own host: a registration that is gone, or direct access between card and GPU that ACS or an IOMMU blocks.",
-        None,
-        "Check ACS and the IOMMU of this host, nvidia-peermem, and whether the program frees buffers that are in use.",
-    ),
-    (
-        r"(?i)status=(?:9|1[01])\b|status=IBV_WC_REM_(?:INV_REQ|ACCESS|OP)_ERR|with error (?:9|1[01]),|remote (?:access|operation|invalid request)",
-        "The far end refused the operation: its memory is gone, as where the process freed it or died.",
-        "rank-died",
-        "Read the log of the process at the far end: whether it died or freed the buffer before this line.",
-    ),
+_NO_ANSWER = "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer)."
+_OWN_WORD = (
+    "The adapter says so itself: a port error is a link that was lost (cable, optic, switch port), another error is one of the card."
 )
-#: The peer of a connection; and completions that say no more than that it never answered: retries exceeded, or its answers not in time
-#: (ibv_wc_status 12 and 13).
+#: The peer of a connection.
 _FAR_END = pl.col("message").str.extract(r"from peer ([0-9A-Fa-f:.]+<[0-9]+>)")
-_UNANSWERED = r"status=(?:1[23]\b|IBV_WC_(?:RNR_)?RETRY_EXC_ERR)|with error 1[23],"
 _HCA = re.compile(
     r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon ([\w.-]{1,32}):(?:[0-9]+/(?:IB|RoCE)| )|, on dev ([\w.-]{1,32}):[0-9]+, "
 )
@@ -534,7 +511,7 @@ def ib_error(
         here.setdefault(home, set()).add(rank)
     for (host,), part in rows.group_by("host", maintain_order=True):
         peers = set(part.select(_FAR_END.str.split("<").list.first()).to_series().to_list())
-        if host not in failed | dark and part["kind"].eq("ib-completion").all() and part["message"].str.contains(_UNANSWERED).all():
+        if host not in failed | dark and part["kind"].eq("ib-completion").all() and part["message"].str.contains(UNANSWERED).all():
             if peers <= set(over):
                 yield _unanswered(host, part, [over[p] for p in sorted(peers)])
                 continue
@@ -559,7 +536,7 @@ def _device_errors(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame | None, p
     rows = rows.filter(
         ~(pl.col("message").str.contains(r"status=(?:5\b|IBV_WC_WR_FLUSH_ERR)") | pl.col("message").str.contains(r"with error 5,"))
     )
-    rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains(_FAULTS))
+    rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains(FAULTS))
     # torch prints NCCL's last error again, without the host that stands in NCCL's own line.
     again = _FAR_END.is_in(_FAR_END.filter(pl.col("host").is_not_null()).implode()).fill_null(value=False)
     return rows.filter(pl.col("host").is_not_null() | ~again), trying
@@ -570,7 +547,7 @@ def _at_devices(host: object, part: pl.DataFrame, *, gone: tuple[int, ...], else
     port. ``seen``: the far end would be seen, were it the one that is gone."""
     hosts = names_of(host)
     devices = sorted({d for text in part["message"].to_list() if (m := _HCA.search(str(text))) for d in m.groups() if d})
-    _, other, instead, look = next((o for o in _OTHERWISE if part["message"].str.contains(o[0]).all()), ("", None, None, ""))
+    _, other, instead, look = next((o for o in OTHERWISE if part["message"].str.contains(o[0]).all()), ("", None, None, ""))
     unreachable = part["kind"].eq("ib-modify-qp").all()
     remedy = look or "Check port state and error counters of this device and of its switch port; reseat or replace the cable."
     if unreachable:
@@ -583,7 +560,7 @@ def _at_devices(host: object, part: pl.DataFrame, *, gone: tuple[int, ...], else
     elif other:
         summary, action = other, Action("collect_more", hosts=hosts, command="dmesg -T")
     else:
-        summary = "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer)."
+        summary = _OWN_WORD if part["kind"].eq("ib-async-event").all() else _NO_ANSWER
         summary += f" The port that failed is told by {', '.join(elsewhere)}." if elsewhere else ""
         action = Action("check_cable_or_optic", hosts=hosts, command=f"ibstat {devices[0]}; perfquery" if devices else "ibstat")
     if gone:
@@ -594,7 +571,7 @@ def _at_devices(host: object, part: pl.DataFrame, *, gone: tuple[int, ...], else
         # A peer that died does not answer either: where the far end is not seen, that is as likely as a link.
         alternatives = () if seen or unreachable or other else (("rank-died", (), None),)
     return Finding(
-        title=f"RDMA errors on {host or 'a host'}{' at ' + ', '.join(devices) if devices else ''}: {str(part['message'][0])[:140]}",
+        title=_at(host, devices, part),
         summary=summary,
         severity="warning" if elsewhere else None,
         confidence="low" if other else "high" if devices and sure else "medium",
@@ -609,6 +586,21 @@ def _at_devices(host: object, part: pl.DataFrame, *, gone: tuple[int, ...], else
         would_refute=("clean counters on both ends and a peer that died first",),
         actions=(action,),
     )
+
+
+def _at(host: object, devices: list[str], part: pl.DataFrame) -> str:
+    """What happened at which adapters, in words where NCCL's first line is of a kind that has some."""
+    message, where = str(part["message"][0]), f" of {host}" if host else ""
+    at = ", ".join(folded(devices)) or "an adapter"
+    event, status = EVENT.search(message), status_words(message)
+    if event is not None:
+        return f"{at}{where} reports: {event[1]}"
+    if status is not None:
+        peers = part.select(_FAR_END.str.split("<").list.first()).to_series().drop_nulls().unique().to_list()
+        far = folded(sorted((str(p) for p in peers), key=natural))
+        to = f" to {', '.join(far[:3])}{' …' if len(far) > 3 else ''}" if far else ""
+        return f"RDMA over {at}{where}{to} failed: {status}"
+    return f"RDMA errors on {host or 'a host'}{' at ' + ', '.join(devices) if devices else ''}: {message[:140]}"
 
 
 def _port_down(host_nics: pl.LazyFrame | None, ib_ports: pl.LazyFrame | None) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.facts.work_completions import status_words
 from nccl_forensics.model import Finding
 from nccl_forensics.rules.nccl_errors_network import connection_failed, ib_error, wrong_interface
 from nccl_forensics.views.ib_ports import PORTS
@@ -215,6 +216,7 @@ def test_a_completion_with_an_error_names_host_and_device() -> None:
     [finding] = ib_error.check(errors(COMPLETION), PEOPLE)
     assert (finding.severity, finding.confidence, finding.cause) == ("critical", "high", "ib-link")
     assert [(c.host, c.nic) for c in finding.culprits] == [("node1", "mlx5_0")]
+    assert finding.title == "RDMA over mlx5_0 of node1 to 10.0.0.7 failed: retry exceeded (status 12)"
     assert cited(finding) == [(0, 8)]
 
 
@@ -323,17 +325,34 @@ def test_each_host_has_a_finding_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "title"),
     [
-        "Got async event : local catastrophic error",
-        "mlx5_3:1 Got async error event: port error",
-        "mlx5_3:1 Got non-fatal async event: port error(10)",
+        ("Got async event : local catastrophic error", "an adapter of node1 reports: local catastrophic error"),
+        ("mlx5_3:1 Got async error event: port error", "mlx5_3 of node1 reports: port error"),
+        ("mlx5_3:1 Got non-fatal async event: port error(10)", "mlx5_3 of node1 reports: port error"),
     ],
 )
-def test_events_that_are_faults_are_named_in_the_words_of_every_release(text: str) -> None:
+def test_events_that_are_faults_are_named_in_the_words_of_every_release(text: str, title: str) -> None:
     [finding] = ib_error.check(errors({"kind": "ib-async-event", "pid": 101, "message": f"NET/IB : {text}"}), PEOPLE)
-    assert finding.severity == "critical"
+    assert (finding.severity, finding.title) == ("critical", title)
     assert finding.hosts == ("node1",)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_RDMA_WRITE(1)", "retry exceeded (status 12)"),
+        (
+            "Got completion with error (devIndex=0, wc->status=(IBV_WC_LOC_PROT_ERR)4, wc->opcode=(IBV_WC_SEND)0",
+            "local protection error (status 4)",
+        ),
+        ("UCX completed with error 13, vendor", "receiver not ready (status 13)"),
+        ("with status=21 opcode=1", "status 21"),
+        ("Call to ibv_modify_qp failed with error Connection timed out", None),
+    ],
+)
+def test_the_status_of_a_completion_is_told_in_words(line: str, words: str | None) -> None:
+    assert status_words(line) == words
 
 
 def test_an_error_without_a_device_is_less_sure() -> None:
