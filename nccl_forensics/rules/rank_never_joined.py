@@ -249,7 +249,7 @@ def _other_release(
     told = told.filter(pl.struct("host", "pid").map_elements(lambda who: (who["host"], who["pid"]) in outside, return_dtype=pl.Boolean()))
     hosts = tuple(sorted({str(h) for h in (*told["host"].to_list(), *part["host"].to_list()) if h is not None}))
     return Finding(
-        title=f"processes that meet in one bootstrap speak releases of NCCL that do not fit: {ranks_words(missing)} and the others",
+        title=f"processes that meet in one bootstrap speak releases of NCCL that do not fit: {ranks_words(odd or missing)} and the others",
         summary="A message of another size came before any communicator was made, where the release of NCCL alone gives the size. "
         + (
             f"Releases differ in what they print before that, and {ranks_words(odd)} {verb(odd, 'does', 'do')} otherwise than most."
