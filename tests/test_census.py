@@ -190,6 +190,10 @@ def test_stacks_that_show_motion_tell_of_a_job_that_goes_on() -> None:
     assert looked("py-spy", "gdb", motions=("stuck", "unknown"))
     assert not looked("py-spy", motions=("stuck", "moving"))
     assert not looked("py-spy", "nccl-log", motions=())
+    # Steps that it told before say nothing of the moment of the look.
+    assert looked("py-spy", "training-log", motions=("unknown",))
+    assert not looked("py-spy", "training-log", motions=("stuck", "moving"))
+    assert not looked("training-log", motions=())
 
 
 @pytest.mark.parametrize(
