@@ -11,7 +11,7 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.conclusions.census import people_of
-from nccl_forensics.conclusions.verdict import Verdict
+from nccl_forensics.conclusions.verdict import Verdict, with_root
 from nccl_forensics.model import Culprit, Finding
 from nccl_forensics.rules import Outcome
 from nccl_forensics.views import Resolver
@@ -28,10 +28,7 @@ def with_awaited(verdict: Verdict, outcomes: Sequence[Outcome], resolver: Resolv
         return verdict, tuple(outcomes)
     hosts = _hosts(resolver)
     ends = blockers.filter((pl.col("rank") < UNIDENTIFIED) & pl.col("kind").is_in(_HOLDS_UP)).select("rank").unique().collect()
-    finding = struck(root.finding, {rank: hosts.get(rank) for rank in sorted(ends["rank"])})
-    told = replace(root, finding=finding)
-    every = tuple(replace(o, found=tuple(told if f.id == root.id else f for f in o.found)) for o in outcomes)
-    return replace(verdict, root=told), every
+    return with_root(verdict, outcomes, struck(root.finding, {rank: hosts.get(rank) for rank in sorted(ends["rank"])}))
 
 
 def _hosts(resolver: Resolver) -> dict[int, object]:

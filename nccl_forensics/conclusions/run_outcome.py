@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from nccl_forensics.conclusions.verdict import Verdict
+from nccl_forensics.conclusions.verdict import Verdict, with_root
 from nccl_forensics.rules import Found, Outcome
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.failures import LONGER, STANDSTILL, WAITS
@@ -76,9 +76,7 @@ def as_it_went(verdict: Verdict, outcomes: Sequence[Outcome], outcome: str) -> t
         summary=f"The job goes on and is slow: {late.finding.title}. {sentence(said.summary)}",
         would_refute=late.finding.would_refute,
     )
-    told = replace(root, finding=slow)
-    every = tuple(replace(o, found=tuple(told if f.id == root.id else f for f in o.found)) for o in outcomes)
-    return replace(verdict, root=told), every
+    return with_root(verdict, outcomes, slow)
 
 
 def _ended(resolver: Resolver, signs: Set[str]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nccl_forensics.model import CONFIDENCES, Confidence, Culprit, Finding, Status
 from nccl_forensics.rules import Found, Outcome
@@ -56,6 +56,15 @@ class Verdict:
     others: tuple[Found, ...] = ()
     explained_by: dict[str, str] = field(default_factory=dict)
     failure: tuple[str, ...] = ()
+
+
+def with_root(verdict: Verdict, outcomes: Sequence[Outcome], finding: Finding) -> tuple[Verdict, tuple[Outcome, ...]]:
+    """The same, with what the verdict's root found told as ``finding``."""
+    root = verdict.root
+    assert root is not None
+    told = replace(root, finding=finding)
+    every = tuple(replace(o, found=tuple(told if f.id == root.id else f for f in o.found)) for o in outcomes)
+    return replace(verdict, root=told), every
 
 
 def weight(found: Found) -> tuple[int, int, int, str]:

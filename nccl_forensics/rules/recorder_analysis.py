@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
@@ -56,7 +57,7 @@ def host_stall_by_analysis(reports: pl.LazyFrame, dumps: pl.LazyFrame | None) ->
         row = next(row for row, missing, _ in told if missing & set(ranks))
         title = f"{ranks_words(ranks)} never came to {_position(row)}, which others of the group wait in"
         skipped = ("collective-skipped", ranks, "the analyzer does not say whether they left out an earlier call of the group")
-        yield replace(_finding(rows, ranks, title, "medium" if fewer else "low"), alternatives=(skipped,))
+        yield replace(_finding(rows.to_dicts(), ranks, title, "medium" if fewer else "low"), alternatives=(skipped,))
 
 
 @rule(name="collective-skipped-by-analysis", code="CO23", cause="collective-skipped", severity="critical", at_most=8, explains=_SHIFTED)
@@ -66,8 +67,7 @@ def collective_skipped_by_analysis(reports: pl.LazyFrame, dumps: pl.LazyFrame | 
     for row, odd, behind in _apart(reports, dumps):
         if behind:
             ranks = tuple(sorted(odd))
-            said = pl.DataFrame([row], schema=reports.collect_schema())
-            yield _finding(said, ranks, f"{ranks_words(ranks)} skipped {_position(row)}: they called what the others call next", "medium")
+            yield _finding([row], ranks, f"{ranks_words(ranks)} skipped {_position(row)}: they called what the others call next", "medium")
 
 
 @rule(name="collective-mismatch-by-analysis", code="CO20", cause="collective-mismatch", severity="critical", at_most=8, explains=_DIFFERENT)
@@ -97,7 +97,7 @@ def gpu_stall_by_analysis(reports: pl.LazyFrame, dumps: pl.LazyFrame | None) -> 
         if named and len(named) * 2 < len(row["members"] or ()):
             ranks = tuple(sorted(named))
             yield _finding(
-                pl.DataFrame([row], schema=reports.collect_schema()),
+                [row],
                 ranks,
                 f"{ranks_words(ranks)} did not finish {_position(row)}, which the others of the group have finished",
                 "medium",
@@ -136,9 +136,8 @@ def _differing(reports: pl.LazyFrame, dumps: pl.LazyFrame | None, differs: str, 
             title = (
                 f"{ranks_words(ranks)} {what} at {_position(row)}" if ranks else f"the ranks of a group do not agree at {_position(row)}"
             )
-            said = pl.DataFrame([row], schema=reports.collect_schema())
             words = f" ({row['other_detail']})" if row["other_detail"] else ""
-            yield _finding(said, ranks, title + words, "medium" if ranks else "low")
+            yield _finding([row], ranks, title + words, "medium" if ranks else "low")
 
 
 def _position(row: dict[str, object]) -> str:
@@ -146,8 +145,8 @@ def _position(row: dict[str, object]) -> str:
     return operation_words(row["op"], row["seq"]) + group
 
 
-def _finding(rows: pl.DataFrame, ranks: tuple[int, ...], title: str, confidence: Confidence) -> Finding:
-    first = rows.row(0, named=True)
+def _finding(rows: list[dict[str, Any]], ranks: tuple[int, ...], title: str, confidence: Confidence) -> Finding:
+    first = rows[0]
     name, _, description = str(first["detail"] or "").partition(":")
     return Finding(
         title=title,
@@ -158,7 +157,7 @@ def _finding(rows: pl.DataFrame, ranks: tuple[int, ...], title: str, confidence:
         subject=(description or name, str(first["op"]), *map(str, ranks)),
         divergence=Divergence(name or None, None, first["seq"], first["op"]),
         evidence=cite(rows, "the analyzer's words"),
-        evidence_total=rows.height,
+        evidence_total=len(rows),
         remedy="Look at what these ranks do there: the analyzer prints the stack of the call on a rank that came.",
         prevention="Keep the Flight Recorder dumps of all ranks (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1).",
         would_refute=("dumps in which these ranks hold the same call", "an earlier call that these ranks left out"),

@@ -50,11 +50,10 @@ def left_exchanges(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> p
     made = calls_of(operations).recent().filter(own & pl.col("group_key").is_in(_groups(operations).implode())).sort("seq").collect()
     told = told_at(aborted.row(0, named=True))
     rows: list[dict[str, object]] = []
-    for (key, _), line in made.group_by("group_key", "rank", maintain_order=True):
+    heard = made.filter(pl.col("rank").is_in(receivers)).select("group_key").unique()
+    for _, line in made.join(heard, on="group_key", how="anti", maintain_order="left").group_by("group_key", "rank", maintain_order=True):
         calls: list[_Call] = list(line.select("op", "shape", "dtype").iter_rows())
-        heard = made.filter(pl.col("group_key") == pl.lit(key))["rank"].to_list()
-        found = [] if set(heard) & set(receivers) else _left_out(calls)
-        for at, left in found:
+        for at, left in _left_out(calls):
             sent, due = _bytes(calls[at]), _bytes(left)
             members = sent // got if sent is not None else 0
             if members > len(receivers) and (sent, due) == (got * members, expected * members):

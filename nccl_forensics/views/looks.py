@@ -51,8 +51,8 @@ def looks(
 ) -> pl.LazyFrame:
     """Per rank whose recorder was asked for a dump at a known time (``looked_ns``, epoch, by the clock of its host, the latest):
     ``age_ms``, how long its oldest unfinished operation had been enqueued then; ``longest_ms``, how long any of its ``finished`` operations
-    took from there to its end; ``timeout_ms``: the timeout in force for it. Cites the unfinished operation and, as ``look_source_id`` and ``look_line_no``, what says when it was looked
-    at; ranks without one are left out.
+    took from there to its end; ``timeout_ms``: the timeout in force for it. Cites the unfinished operation and, as ``look_source_id`` and
+    ``look_line_no``, what says when it was looked at; ranks without one are left out.
 
     A recorder tells the time itself where it finds, while it writes, that an operation has begun, or is over that nobody has taken off the
     list yet.

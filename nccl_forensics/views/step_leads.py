@@ -34,9 +34,7 @@ def step_leads(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) 
     Empty unless the ranks are of these two kinds
     alone and those ahead are the fewer, or of two one: ranks that tell other steps than their peers have another program, or lost lines.
     """
-    rows = steps_of_ranks(training_steps, source_ranks)
-    # A launcher that gathers what its workers print has each line twice.
-    told = rows.sort("source_id", "line_no").unique(["rank", "step"], keep="last", maintain_order=True)
+    told = _told_once(training_steps, source_ranks)
     last = pl.col("source_id", "line_no").sort_by("step").last()
     of_rank = told.group_by("rank").agg(last, steps=pl.col("step").sort().tail(_LATEST + 1)).sort("rank").collect()
     nothing = pl.LazyFrame(schema=STEP_LEADS)
@@ -71,10 +69,8 @@ def missed_steps(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None
 
     Cites the line of the step after the first one missed (``source_id`` …) and a peer's line of that one (``peer_…``).
     """
-    rows = (
-        steps_of_ranks(training_steps, source_ranks).sort("source_id", "line_no").unique(["rank", "step"], keep="last", maintain_order=True)
-    )
-    lines = {(rank, step): place for rank, step, *place in rows.select("rank", "step", "source_id", "line_no").collect().iter_rows()}
+    rows = _told_once(training_steps, source_ranks).select("rank", "step", "source_id", "line_no").collect()
+    lines = {(rank, step): place for rank, step, *place in rows.iter_rows()}
     steps: dict[int, set[int]] = {}
     for rank, step in lines:
         steps.setdefault(rank, set()).add(step)
@@ -90,6 +86,12 @@ def missed_steps(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None
             found.append(row | {"source_id": source, "line_no": line, "peer_source_id": peer, "peer_line_no": peer_line})
     whole = n_usual + len(found) == len(steps) and n_usual > len(found) and len(usual) >= _LEAST
     return pl.DataFrame(found if whole else [], schema=MISSED_STEPS, infer_schema_length=None).lazy()
+
+
+def _told_once(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
+    """The last line of each rank and step: a launcher that gathers what its workers print has each line twice."""
+    rows = steps_of_ranks(training_steps, source_ranks)
+    return rows.sort("source_id", "line_no").unique(["rank", "step"], keep="last", maintain_order=True)
 
 
 def steps_of_ranks(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import pytest
 
 from nccl_forensics.views.left_exchanges import left_exchanges
@@ -11,6 +13,15 @@ from tests.views.frames import operations
 COUNTS, TOKENS = "all_to_all [[4]]", "all_to_all [[8,8]]"
 #: Three steps of two exchanges, and the second one of the fourth.
 LEFT = [*[COUNTS, TOKENS] * 3, TOKENS]
+
+
+class Near(TypedDict, total=False):
+    """What differs from the case above."""
+
+    calls: list[str]
+    got: int
+    expected: int
+    receivers: tuple[int, ...]
 
 
 def left(
@@ -38,5 +49,5 @@ def test_who_went_on_to_the_next_exchange_left_out_the_one_that_all_others_expec
         {"calls": LEFT, "receivers": (5,)},  # it aborted itself
     ],
 )
-def test_a_rank_in_order_and_lengths_of_other_calls_tell_nothing(near: dict[str, object]) -> None:
-    assert left(**near) == []  # type: ignore[arg-type]
+def test_a_rank_in_order_and_lengths_of_other_calls_tell_nothing(near: Near) -> None:
+    assert left(**near) == []
