@@ -9,7 +9,7 @@ the bus (not a hang), 94 is a *contained* memory error (nothing to do with conta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from nccl_forensics.model import Severity
 
@@ -30,461 +30,128 @@ class Xid:
     investigate: str
 
 
-_ALL: tuple[Xid, ...] = (
-    Xid(
-        8,
-        "RC_FIFO_ERROR_IDLE_TIMEOUT",
-        "channel idle/FIFO timeout: GPU stopped processing",
-        "firmware",
-        "critical",
-        "restart_job",
-        "RESTART_APP",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(
-        11,
-        "RC_GR_ERROR_MISSING_HW",
-        "bad push buffer: commands sent to the GPU were invalid or corrupted",
-        "app",
-        "critical",
-        "fix_application",
-        "RESTART_APP",
-        "CHECK_APP/CUDA",
-    ),
-    Xid(
-        13,
-        "RC_GR_EXCEPTION/RC_GR_ERROR_SW_NOTIFY",
-        "shader/graphics engine exception: out-of-range address, illegal instruction, misaligned access. Message names GPC/TPC/SM",
-        "app",
-        "critical",
-        "fix_application",
-        "RESTART_APP",
-        "WORKFLOW_XID_13",
-    ),
-    Xid(14, "RC_FAKE_ERROR", "fake error used for testing", "benign", "info", "none", "IGNORE", "CONTACT_SUPPORT"),
-    Xid(25, "RC_GR_ILLEGAL_NOTIFY", "illegal push buffer stream", "app", "critical", "fix_application", "RESTART_APP", "CHECK_APP/CUDA"),
-    Xid(
-        31,
-        "RC_FIFO_ERROR_MMU_ERR_FLT",
-        "MMU page fault: illegal GPU virtual address",
-        "app",
-        "critical",
-        "fix_application",
-        "RESTART_APP",
-        "WORKFLOW_XID_31",
-    ),
-    Xid(
-        32,
-        "RC_PBDMA_ERROR",
-        "PBDMA: corrupted push buffer on the way to the GPU (PCIe quality or driver)",
-        "driver",
-        "critical",
-        "restart_job",
-        "RESTART_APP",
-        "CHECK_APP/CUDA",
-    ),
-    Xid(
-        37,
-        "RC_FECS_ERR_UNIMP_FIRMWARE_METHOD",
-        "FECS firmware method not implemented",
-        "benign",
-        "info",
-        "none",
-        "IGNORE",
-        "CHECK_APP/CUDA",
-    ),
-    Xid(38, "RC_FECS_ERR_WATCHDOG_TIMEOUT", "FECS firmware watchdog", "driver", "warning", "none", "IGNORE", "CONTACT_SUPPORT"),
-    Xid(39, "RC_CE0_ERROR", "copy engine 0 exception", "app", "critical", "fix_application", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(40, "RC_CE1_ERROR", "copy engine 1 exception", "app", "critical", "fix_application", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(41, "RC_CE2_ERROR", "copy engine 2 exception", "app", "critical", "fix_application", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(
-        43,
-        "RC_RESETCHANNEL_VERIF_ERROR",
-        "the channel was reset because of a software-induced fault; the app is ended, the GPU stays healthy",
-        "consequence",
-        "info",
-        "none",
-        "IGNORE",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(
-        44,
-        "RC_GR_FAULT_DURING_CTXSW",
-        "graphics engine fault during context switch",
-        "driver",
-        "warning",
-        "none",
-        "IGNORE",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(
-        45,
-        "RC_PREEMPTIVE_REMOVAL",
-        "preemptive channel removal: cleanup when a process dies (signal, Ctrl-C, GPU reset) or after another Xid",
-        "consequence",
-        "info",
-        "none",
-        "WORKFLOW_XID_45",
-        "Solo: RESTART_FM / Not Solo: IGNORE (follow other Xid)",
-    ),
-    Xid(
-        46, "RC_GPU_TIMEOUT_ERROR", "GPU stopped processing (timeout)", "firmware", "critical", "reset_gpu", "RESET_GPU", "CONTACT_SUPPORT"
-    ),
-    Xid(
-        48,
-        "RC_GPU_ECC_DBE",
-        "double-bit (uncorrectable) ECC error",
-        "memory",
-        "critical",
-        "drain_and_reset",
-        "WORKFLOW_XID_48",
-        "WORKFLOW_XID_48",
-    ),
-    Xid(
-        54,
-        "SILENT_RUNNING_PWR_REDUCED_CLOCKING",
-        "auxiliary power not connected",
-        "bus",
-        "error",
-        "check_power_or_cooling",
-        "CHECK_MECHANICALS",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(60, "RC_SEC2_ERROR", "SEC2 / video processor exception", "driver", "critical", "restart_job", "RESTART_APP", "INVESTIGATE_SW"),
-    Xid(62, "PMU_HALT_ERROR", "internal microcontroller (PMU) halt", "firmware", "critical", "reset_gpu", "RESET_GPU", "CONTACT_SUPPORT"),
-    Xid(
-        63,
-        "INFOROM_DRAM_RETIREMENT_EVENT",
-        "memory row remap (Ampere+) or page retirement (older) recorded for later",
-        "memory",
-        "warning",
-        "drain_and_reset",
-        "IGNORE",
-        "IGNORE",
-    ),
-    Xid(
-        64,
-        "INFOROM_DRAM_RETIREMENT_FAILURE",
-        "row remap / page retirement could not be recorded or no spare rows",
-        "memory",
-        "critical",
-        "replace_hw",
-        "RESET_GPU",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(
-        66, "RC_FECS_ERR_REG_ACCESS_VIOLATION", "illegal register access by driver", "driver", "warning", "none", "IGNORE", "INVESTIGATE_SW"
-    ),
-    Xid(
-        67,
-        "RC_FECS_ERR_VERIF_VIOLATION",
-        "illegal access by driver (verification)",
-        "driver",
-        "warning",
-        "none",
-        "IGNORE",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(68, "RC_NVDEC0_ERROR", "NVDEC0 exception", "app", "critical", "fix_application", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(69, "RC_GR_CLASS_ERROR", "graphics engine class error", "app", "critical", "fix_application", "RESTART_APP", "CHECK_APP/CUDA"),
-    Xid(70, "RC_CE3_ERROR", "CE3 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(71, "RC_CE4_ERROR", "CE4 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(72, "RC_CE5_ERROR", "CE5 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(
-        74,
-        "NVLINK_ERROR",
-        "NVLink error on a link (both ends may log it; the far GPU or NVSwitch can be the real culprit). R≤Hopper",
-        "link",
-        "error",
-        "reset_gpu",
-        "WORKFLOW_NVLINK_ERR",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(75, "RC_CE6_ERROR", "CE6 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(76, "RC_CE7_ERROR", "CE7 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(77, "RC_CE8_ERROR", "CE8 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(78, "VGPU_START_ERROR", "vGPU start error", "config", "info", "update_sw_fw", "UPDATE_SWFW", "UPDATE_SWFW"),
-    Xid(
-        79,
-        "RC_GPU_HAS_FALLEN_OFF_THE_BUS",
-        "GPU has fallen off the bus: driver can no longer reach it over PCIe",
-        "bus",
-        "critical",
-        "reboot_node",
-        "RESTART_BM",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(
-        80,
-        "PBDMA_PUSHBUFFER_CRC_MISMATCH",
-        "push buffer CRC mismatch",
-        "driver",
-        "critical",
-        "restart_job",
-        "RESTART_APP",
-        "CHECK_APP/CUDA",
-    ),
-    Xid(82, "RC_NVJPG0_ERROR", "NVJPG0 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(83, "RC_NVDEC1_ERROR", "NVDEC1 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(84, "RC_NVDEC2_ERROR", "NVDEC2 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(85, "RC_CE9_ERROR", "CE9 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(86, "RC_OFA0_ERROR", "OFA error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(88, "RC_NVDEC3_ERROR", "NVDEC3 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(89, "RC_NVDEC4_ERROR", "NVDEC4 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(
-        92,
-        "EXCESSIVE_SBE_INTERRUPTS",
-        "high rate of corrected single-bit errors",
-        "memory",
-        "warning",
-        "collect_more",
-        "IGNORE",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(93, "INFOROM_ERASE_LIMIT_EXCEEDED", "InfoROM wear limit", "benign", "info", "none", "IGNORE", "CONTACT_SUPPORT"),
-    Xid(
-        94,
-        "RC_CONTAINED_ERROR",
-        "contained uncorrectable memory error: only the process that touched it dies",
-        "memory",
-        "critical",
-        "restart_job",
-        "RESTART_APP",
-        "IGNORE (sympathetic)",
-    ),
-    Xid(
-        95,
-        "RC_UNCONTAINED_ERROR",
-        "uncontained memory error: every process on the GPU is affected",
-        "memory",
-        "critical",
-        "reset_gpu",
-        "RESET_GPU",
-        "IGNORE (sympathetic)",
-    ),
-    Xid(96, "RC_NVDEC5_ERROR", "NVDEC5 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(97, "RC_NVDEC6_ERROR", "NVDEC6 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(98, "RC_NVDEC7_ERROR", "NVDEC7 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(99, "RC_NVJPG1_ERROR", "NVJPG1 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(100, "RC_NVJPG2_ERROR", "NVJPG2 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(101, "RC_NVJPG3_ERROR", "NVJPG3 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(102, "RC_NVJPG4_ERROR", "NVJPG4 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(103, "RC_NVJPG5_ERROR", "NVJPG5 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(104, "RC_NVJPG6_ERROR", "NVJPG6 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(105, "RC_NVJPG7_ERROR", "NVJPG7 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(106, "SMBPBI_TEST_MESSAGE", "SMBPBI test", "benign", "info", "none", "IGNORE", "IGNORE"),
-    Xid(107, "SMBPBI_TEST_MESSAGE_SILENT", "SMBPBI test silent", "benign", "info", "none", "IGNORE", "IGNORE"),
-    Xid(
-        108,
-        "NVLINK_REMOTE_TRANSLATION_ERROR",
-        "NVLink remote translation error",
-        "app",
-        "critical",
-        "fix_application",
-        "IGNORE",
-        "XID_137_FLOW",
-    ),
-    Xid(109, "RC_CTXSW_TIMEOUT_ERROR", "context-switch timeout", "firmware", "critical", "reset_gpu", "RESET_GPU", "CONTACT_SUPPORT"),
-    Xid(110, "SEC_FAULT_ERROR", "security fault", "firmware", "critical", "reset_gpu", "RESET_GPU", "INVESTIGATE_SW"),
-    Xid(
-        119,
-        "GSP_RPC_TIMEOUT",
-        "GSP RPC timeout: the driver waited (6 s … 60 s) for the GPU System Processor firmware and got no answer",
-        "firmware",
-        "critical",
-        "reset_gpu",
-        "RESET_GPU",
-        "INVESTIGATE_SW",
-    ),
-    Xid(120, "GSP_ERROR", "GSP firmware error/crash", "firmware", "critical", "reset_gpu", "RESET_GPU", "INVESTIGATE_SW"),
-    Xid(121, "C2C_ERROR", "C2C link (Grace–GPU) error corrected/observed", "link", "warning", "collect_more", "IGNORE", "CONTACT_SUPPORT"),
-    Xid(126, "RC_CE10_ERROR", "CE10 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(127, "RC_CE11_ERROR", "CE11 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(128, "RC_CE12_ERROR", "CE12 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(129, "RC_CE13_ERROR", "CE13 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(130, "RC_CE14_ERROR", "CE14 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(131, "RC_CE15_ERROR", "CE15 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(132, "RC_CE16_ERROR", "CE16 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(133, "RC_CE17_ERROR", "CE17 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(134, "RC_CE18_ERROR", "CE18 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(135, "RC_CE19_ERROR", "CE19 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(136, "ALI_TRAINING_FAIL", "NVLink training (ALI) failed", "link", "error", "reset_gpu", "RESET_GPU", "INVESTIGATE_LINK_SI"),
-    Xid(
-        137,
-        "NVLINK_PRIV_ERR",
-        "NVLink privilege/translation error: illegal peer access reported by the far MMU. An application bug, not a link fault",
-        "app",
-        "critical",
-        "fix_application",
-        "IGNORE",
-        "XID_137_FLOW",
-    ),
-    Xid(139, "RC_OFA1_ERROR", "OFA1 error", "engine", "error", "restart_job", "RESTART_APP", "CONTACT_SUPPORT"),
-    Xid(
-        140,
-        "UNRECOVERABLE_ECC_ERROR_ESCAPE",
-        "unrecovered ECC error escaped handling",
-        "memory",
-        "critical",
-        "reset_gpu",
-        "RESET_GPU",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(141, "RC_FAST_PATH_ERROR", "CUDA fast-path error", "driver", "warning", "none", "IGNORE", "CONTACT_SUPPORT"),
-    Xid(142, "RC_NVENC3_ERROR", "NVENC3 error", "engine", "error", "collect_more", "CONTACT_SUPPORT", ""),
-    Xid(143, "GPU_INIT_ERROR", "GPU initialisation error", "firmware", "critical", "reset_gpu", "RESET_GPU", "CONTACT_SUPPORT"),
-    Xid(144, "NVLINK_SAW_ERROR", "NVLink5 SAW unit", "link", "error", "reset_gpu", "WORKFLOW_NVLINK5_ERR", "WORKFLOW_NVLINK5_ERR"),
-    Xid(145, "NVLINK_RLW_ERROR", "NVLink5 RLW unit", "link", "error", "reset_gpu", "WORKFLOW_NVLINK5_ERR", "WORKFLOW_NVLINK5_ERR"),
-    Xid(146, "NVLINK_TLW_ERROR", "NVLink5 TLW unit", "link", "error", "reset_gpu", "WORKFLOW_NVLINK5_ERR", "WORKFLOW_NVLINK5_ERR"),
-    Xid(147, "NVLINK_TREX_ERROR", "NVLink5 TREX unit", "link", "error", "reset_gpu", "WORKFLOW_NVLINK5_ERR", "WORKFLOW_NVLINK5_ERR"),
-    Xid(148, "NVLINK_NVLPW_CTRL_ERROR", "NVLink5 NVLPW unit", "link", "error", "reset_gpu", "WORKFLOW_NVLINK5_ERR", "WORKFLOW_NVLINK5_ERR"),
-    Xid(
-        149,
-        "NVLINK_NETIR_ERROR",
-        "NVLink5 NETIR (physical link up/down, BER, firmware)",
-        "link",
-        "error",
-        "reset_gpu",
-        "WORKFLOW_NVLINK5_ERR",
-        "WORKFLOW_NVLINK5_ERR",
-    ),
-    Xid(
-        150,
-        "NVLINK_MSE_ERROR",
-        "NVLink5 MSE (management engine)",
-        "link",
-        "error",
-        "reset_gpu",
-        "WORKFLOW_NVLINK5_ERR",
-        "WORKFLOW_NVLINK5_ERR",
-    ),
-    Xid(
-        151,
-        "RC_KEY_ROTATION_ERROR",
-        "confidential-compute key rotation error",
-        "config",
-        "info",
-        "reboot_node",
-        "RESTART_VM",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(152, "RC_DLA_SMMU_ERROR", "DLA SMMU error", "engine", "error", "none", "IGNORE", "CONTACT_SUPPORT"),
-    Xid(153, "RC_DLA_TIMEOUT", "DLA timeout error", "engine", "error", "none", "IGNORE", "CONTACT_SUPPORT"),
-    Xid(
-        154,
-        "GPU_RECOVERY_ACTION_CHANGED",
-        "summary: the driver changed its recommended recovery action; always about another Xid",
-        "summary",
-        "info",
-        "none",
-        "XID_154",
-        "N/A Informational only regarding another Xid",
-    ),
-    Xid(
-        155,
-        "NVLINK_SW_DEFINED_ERROR",
-        "NVLink software-defined event (for example links taken down by the fabric/user)",
-        "config",
-        "warning",
-        "fix_config",
-        "RESET_GPU",
-        "INVESTIGATE_SW_USER",
-    ),
-    Xid(
-        156,
-        "RESOURCE_RETIREMENT_EVENT",
-        "a GPU resource (for example TPC/row/channel) was marked for retirement",
-        "memory",
-        "warning",
-        "drain_and_reset",
-        "RESET_GPU",
-        "IGNORE",
-    ),
-    Xid(
-        157,
-        "RESOURCE_RETIREMENT_FAILURE",
-        "retirement failed: no spare resources",
-        "memory",
-        "critical",
-        "replace_hw",
-        "IGNORE",
-        "CONTACT_SUPPORT",
-    ),
-    Xid(158, "GPU_FATAL_TIMEOUT", "GPU fatal timeout", "firmware", "critical", "reset_gpu", "RESET_GPU", "CONTACT_SUPPORT"),
-    Xid(
-        159,
-        "RC_CHI_NON_DATA_ERROR",
-        "CHI (coherent interconnect) non-data error, Grace-Blackwell",
-        "link",
-        "warning",
-        "collect_more",
-        "CHECK_UVM",
-        "SYMPATHETIC_REPORT_SOLO",
-    ),
-    Xid(
-        160,
-        "CHANNEL_RETIREMENT_EVENT",
-        "memory channel retirement recorded",
-        "memory",
-        "warning",
-        "drain_and_reset",
-        "IGNORE",
-        "INVESTIGATE_SW",
-    ),
-    Xid(
-        161,
-        "CHANNEL_RETIREMENT_FAILURE",
-        "memory channel retirement failed",
-        "memory",
-        "error",
-        "drain_and_reset",
-        "IGNORE",
-        "INVESTIGATE_SW",
-    ),
-    Xid(162, "PSHC_REENGAGED", "power-smoothing hardware re-engaged", "config", "info", "none", "", ""),
-    Xid(163, "PSHC_DISENGAGED", "power-smoothing hardware disengaged", "config", "info", "none", "", ""),
-    Xid(164, "PSHC_LOW_LIFETIME", "power-smoothing lifetime low", "config", "info", "none", "", ""),
-    Xid(165, "PSHC_ZERO_LIFETIME", "power-smoothing lifetime exhausted", "config", "info", "none", "", ""),
-    Xid(
-        166, "NVLINK_SECURE_CRYPTO_ERR", "confidential traffic seen before link was set up for encryption", "config", "info", "none", "", ""
-    ),
-    Xid(167, "PCIE_FATAL_TIMEOUT", "PCIe fatal timeout", "bus", "critical", "reboot_node", "", ""),
-    Xid(
-        168,
-        "REDUCED_GPU_MEMORY_CAPACITY",
-        "GPU memory capacity reduced (errors in protected region)",
-        "memory",
-        "error",
-        "drain_and_reset",
-        "",
-        "",
-    ),
-    Xid(169, "SEC2_HALT_ERROR", "SEC2 microcontroller halt", "firmware", "critical", "reset_gpu", "", ""),
-    Xid(170, "NVLINK_SECURE_OTHER", "interrupt seen in confidential-compute mode", "config", "info", "none", "", ""),
-    Xid(
-        171,
-        "UNCORRECTABLE_DRAM_ERROR",
-        "qualifier of 48: the uncorrectable error was in DRAM (HBM)",
-        "memory",
-        "critical",
-        "drain_and_reset",
-        "",
-        "",
-    ),
-    Xid(
-        172,
-        "UNCORRECTABLE_SRAM_ERROR",
-        "qualifier of 48: the uncorrectable error was in SRAM",
-        "memory",
-        "critical",
-        "drain_and_reset",
-        "",
-        "",
-    ),
-)
+#: Code, mnemonic, kind, severity, action, NVIDIA's buckets (immediate, investigate), meaning.
+_CATALOGUE = """
+8 | RC_FIFO_ERROR_IDLE_TIMEOUT | firmware | critical | restart_job | RESTART_APP | CONTACT_SUPPORT | channel idle/FIFO timeout: GPU stopped processing
+11 | RC_GR_ERROR_MISSING_HW | app | critical | fix_application | RESTART_APP | CHECK_APP/CUDA | bad push buffer: commands sent to the GPU were invalid or corrupted
+13 | RC_GR_EXCEPTION/RC_GR_ERROR_SW_NOTIFY | app | critical | fix_application | RESTART_APP | WORKFLOW_XID_13 | shader/graphics engine exception: out-of-range address, illegal instruction, misaligned access. Message names GPC/TPC/SM
+14 | RC_FAKE_ERROR | benign | info | none | IGNORE | CONTACT_SUPPORT | fake error used for testing
+25 | RC_GR_ILLEGAL_NOTIFY | app | critical | fix_application | RESTART_APP | CHECK_APP/CUDA | illegal push buffer stream
+31 | RC_FIFO_ERROR_MMU_ERR_FLT | app | critical | fix_application | RESTART_APP | WORKFLOW_XID_31 | MMU page fault: illegal GPU virtual address
+32 | RC_PBDMA_ERROR | driver | critical | restart_job | RESTART_APP | CHECK_APP/CUDA | PBDMA: corrupted push buffer on the way to the GPU (PCIe quality or driver)
+37 | RC_FECS_ERR_UNIMP_FIRMWARE_METHOD | benign | info | none | IGNORE | CHECK_APP/CUDA | FECS firmware method not implemented
+38 | RC_FECS_ERR_WATCHDOG_TIMEOUT | driver | warning | none | IGNORE | CONTACT_SUPPORT | FECS firmware watchdog
+39 | RC_CE0_ERROR | app | critical | fix_application | RESTART_APP | CONTACT_SUPPORT | copy engine 0 exception
+40 | RC_CE1_ERROR | app | critical | fix_application | RESTART_APP | CONTACT_SUPPORT | copy engine 1 exception
+41 | RC_CE2_ERROR | app | critical | fix_application | RESTART_APP | CONTACT_SUPPORT | copy engine 2 exception
+43 | RC_RESETCHANNEL_VERIF_ERROR | consequence | info | none | IGNORE | CONTACT_SUPPORT | the channel was reset because of a software-induced fault; the app is ended, the GPU stays healthy
+44 | RC_GR_FAULT_DURING_CTXSW | driver | warning | none | IGNORE | CONTACT_SUPPORT | graphics engine fault during context switch
+45 | RC_PREEMPTIVE_REMOVAL | consequence | info | none | WORKFLOW_XID_45 | Solo: RESTART_FM / Not Solo: IGNORE (follow other Xid) | preemptive channel removal: cleanup when a process dies (signal, Ctrl-C, GPU reset) or after another Xid
+46 | RC_GPU_TIMEOUT_ERROR | firmware | critical | reset_gpu | RESET_GPU | CONTACT_SUPPORT | GPU stopped processing (timeout)
+48 | RC_GPU_ECC_DBE | memory | critical | drain_and_reset | WORKFLOW_XID_48 | WORKFLOW_XID_48 | double-bit (uncorrectable) ECC error
+54 | SILENT_RUNNING_PWR_REDUCED_CLOCKING | bus | error | check_power_or_cooling | CHECK_MECHANICALS | CONTACT_SUPPORT | auxiliary power not connected
+60 | RC_SEC2_ERROR | driver | critical | restart_job | RESTART_APP | INVESTIGATE_SW | SEC2 / video processor exception
+62 | PMU_HALT_ERROR | firmware | critical | reset_gpu | RESET_GPU | CONTACT_SUPPORT | internal microcontroller (PMU) halt
+63 | INFOROM_DRAM_RETIREMENT_EVENT | memory | warning | drain_and_reset | IGNORE | IGNORE | memory row remap (Ampere+) or page retirement (older) recorded for later
+64 | INFOROM_DRAM_RETIREMENT_FAILURE | memory | critical | replace_hw | RESET_GPU | CONTACT_SUPPORT | row remap / page retirement could not be recorded or no spare rows
+66 | RC_FECS_ERR_REG_ACCESS_VIOLATION | driver | warning | none | IGNORE | INVESTIGATE_SW | illegal register access by driver
+67 | RC_FECS_ERR_VERIF_VIOLATION | driver | warning | none | IGNORE | CONTACT_SUPPORT | illegal access by driver (verification)
+68 | RC_NVDEC0_ERROR | app | critical | fix_application | RESTART_APP | CONTACT_SUPPORT | NVDEC0 exception
+69 | RC_GR_CLASS_ERROR | app | critical | fix_application | RESTART_APP | CHECK_APP/CUDA | graphics engine class error
+70 | RC_CE3_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE3 error
+71 | RC_CE4_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE4 error
+72 | RC_CE5_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE5 error
+74 | NVLINK_ERROR | link | error | reset_gpu | WORKFLOW_NVLINK_ERR | CONTACT_SUPPORT | NVLink error on a link (both ends may log it; the far GPU or NVSwitch can be the real culprit). R≤Hopper
+75 | RC_CE6_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE6 error
+76 | RC_CE7_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE7 error
+77 | RC_CE8_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE8 error
+78 | VGPU_START_ERROR | config | info | update_sw_fw | UPDATE_SWFW | UPDATE_SWFW | vGPU start error
+79 | RC_GPU_HAS_FALLEN_OFF_THE_BUS | bus | critical | reboot_node | RESTART_BM | CONTACT_SUPPORT | GPU has fallen off the bus: driver can no longer reach it over PCIe
+80 | PBDMA_PUSHBUFFER_CRC_MISMATCH | driver | critical | restart_job | RESTART_APP | CHECK_APP/CUDA | push buffer CRC mismatch
+82 | RC_NVJPG0_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVJPG0 error
+83 | RC_NVDEC1_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVDEC1 error
+84 | RC_NVDEC2_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVDEC2 error
+85 | RC_CE9_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE9 error
+86 | RC_OFA0_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | OFA error
+88 | RC_NVDEC3_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVDEC3 error
+89 | RC_NVDEC4_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVDEC4 error
+92 | EXCESSIVE_SBE_INTERRUPTS | memory | warning | collect_more | IGNORE | CONTACT_SUPPORT | high rate of corrected single-bit errors
+93 | INFOROM_ERASE_LIMIT_EXCEEDED | benign | info | none | IGNORE | CONTACT_SUPPORT | InfoROM wear limit
+94 | RC_CONTAINED_ERROR | memory | critical | restart_job | RESTART_APP | IGNORE (sympathetic) | contained uncorrectable memory error: only the process that touched it dies
+95 | RC_UNCONTAINED_ERROR | memory | critical | reset_gpu | RESET_GPU | IGNORE (sympathetic) | uncontained memory error: every process on the GPU is affected
+96 | RC_NVDEC5_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVDEC5 error
+97 | RC_NVDEC6_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVDEC6 error
+98 | RC_NVDEC7_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVDEC7 error
+99 | RC_NVJPG1_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVJPG1 error
+100 | RC_NVJPG2_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVJPG2 error
+101 | RC_NVJPG3_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVJPG3 error
+102 | RC_NVJPG4_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVJPG4 error
+103 | RC_NVJPG5_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVJPG5 error
+104 | RC_NVJPG6_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVJPG6 error
+105 | RC_NVJPG7_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | NVJPG7 error
+106 | SMBPBI_TEST_MESSAGE | benign | info | none | IGNORE | IGNORE | SMBPBI test
+107 | SMBPBI_TEST_MESSAGE_SILENT | benign | info | none | IGNORE | IGNORE | SMBPBI test silent
+108 | NVLINK_REMOTE_TRANSLATION_ERROR | app | critical | fix_application | IGNORE | XID_137_FLOW | NVLink remote translation error
+109 | RC_CTXSW_TIMEOUT_ERROR | firmware | critical | reset_gpu | RESET_GPU | CONTACT_SUPPORT | context-switch timeout
+110 | SEC_FAULT_ERROR | firmware | critical | reset_gpu | RESET_GPU | INVESTIGATE_SW | security fault
+119 | GSP_RPC_TIMEOUT | firmware | critical | reset_gpu | RESET_GPU | INVESTIGATE_SW | GSP RPC timeout: the driver waited (6 s … 60 s) for the GPU System Processor firmware and got no answer
+120 | GSP_ERROR | firmware | critical | reset_gpu | RESET_GPU | INVESTIGATE_SW | GSP firmware error/crash
+121 | C2C_ERROR | link | warning | collect_more | IGNORE | CONTACT_SUPPORT | C2C link (Grace–GPU) error corrected/observed
+126 | RC_CE10_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE10 error
+127 | RC_CE11_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE11 error
+128 | RC_CE12_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE12 error
+129 | RC_CE13_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE13 error
+130 | RC_CE14_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE14 error
+131 | RC_CE15_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE15 error
+132 | RC_CE16_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE16 error
+133 | RC_CE17_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE17 error
+134 | RC_CE18_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE18 error
+135 | RC_CE19_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | CE19 error
+136 | ALI_TRAINING_FAIL | link | error | reset_gpu | RESET_GPU | INVESTIGATE_LINK_SI | NVLink training (ALI) failed
+137 | NVLINK_PRIV_ERR | app | critical | fix_application | IGNORE | XID_137_FLOW | NVLink privilege/translation error: illegal peer access reported by the far MMU. An application bug, not a link fault
+139 | RC_OFA1_ERROR | engine | error | restart_job | RESTART_APP | CONTACT_SUPPORT | OFA1 error
+140 | UNRECOVERABLE_ECC_ERROR_ESCAPE | memory | critical | reset_gpu | RESET_GPU | CONTACT_SUPPORT | unrecovered ECC error escaped handling
+141 | RC_FAST_PATH_ERROR | driver | warning | none | IGNORE | CONTACT_SUPPORT | CUDA fast-path error
+142 | RC_NVENC3_ERROR | engine | error | collect_more | CONTACT_SUPPORT | | NVENC3 error
+143 | GPU_INIT_ERROR | firmware | critical | reset_gpu | RESET_GPU | CONTACT_SUPPORT | GPU initialisation error
+144 | NVLINK_SAW_ERROR | link | error | reset_gpu | WORKFLOW_NVLINK5_ERR | WORKFLOW_NVLINK5_ERR | NVLink5 SAW unit
+145 | NVLINK_RLW_ERROR | link | error | reset_gpu | WORKFLOW_NVLINK5_ERR | WORKFLOW_NVLINK5_ERR | NVLink5 RLW unit
+146 | NVLINK_TLW_ERROR | link | error | reset_gpu | WORKFLOW_NVLINK5_ERR | WORKFLOW_NVLINK5_ERR | NVLink5 TLW unit
+147 | NVLINK_TREX_ERROR | link | error | reset_gpu | WORKFLOW_NVLINK5_ERR | WORKFLOW_NVLINK5_ERR | NVLink5 TREX unit
+148 | NVLINK_NVLPW_CTRL_ERROR | link | error | reset_gpu | WORKFLOW_NVLINK5_ERR | WORKFLOW_NVLINK5_ERR | NVLink5 NVLPW unit
+149 | NVLINK_NETIR_ERROR | link | error | reset_gpu | WORKFLOW_NVLINK5_ERR | WORKFLOW_NVLINK5_ERR | NVLink5 NETIR (physical link up/down, BER, firmware)
+150 | NVLINK_MSE_ERROR | link | error | reset_gpu | WORKFLOW_NVLINK5_ERR | WORKFLOW_NVLINK5_ERR | NVLink5 MSE (management engine)
+151 | RC_KEY_ROTATION_ERROR | config | info | reboot_node | RESTART_VM | CONTACT_SUPPORT | confidential-compute key rotation error
+152 | RC_DLA_SMMU_ERROR | engine | error | none | IGNORE | CONTACT_SUPPORT | DLA SMMU error
+153 | RC_DLA_TIMEOUT | engine | error | none | IGNORE | CONTACT_SUPPORT | DLA timeout error
+154 | GPU_RECOVERY_ACTION_CHANGED | summary | info | none | XID_154 | N/A Informational only regarding another Xid | summary: the driver changed its recommended recovery action; always about another Xid
+155 | NVLINK_SW_DEFINED_ERROR | config | warning | fix_config | RESET_GPU | INVESTIGATE_SW_USER | NVLink software-defined event (for example links taken down by the fabric/user)
+156 | RESOURCE_RETIREMENT_EVENT | memory | warning | drain_and_reset | RESET_GPU | IGNORE | a GPU resource (for example TPC/row/channel) was marked for retirement
+157 | RESOURCE_RETIREMENT_FAILURE | memory | critical | replace_hw | IGNORE | CONTACT_SUPPORT | retirement failed: no spare resources
+158 | GPU_FATAL_TIMEOUT | firmware | critical | reset_gpu | RESET_GPU | CONTACT_SUPPORT | GPU fatal timeout
+159 | RC_CHI_NON_DATA_ERROR | link | warning | collect_more | CHECK_UVM | SYMPATHETIC_REPORT_SOLO | CHI (coherent interconnect) non-data error, Grace-Blackwell
+160 | CHANNEL_RETIREMENT_EVENT | memory | warning | drain_and_reset | IGNORE | INVESTIGATE_SW | memory channel retirement recorded
+161 | CHANNEL_RETIREMENT_FAILURE | memory | error | drain_and_reset | IGNORE | INVESTIGATE_SW | memory channel retirement failed
+162 | PSHC_REENGAGED | config | info | none | | | power-smoothing hardware re-engaged
+163 | PSHC_DISENGAGED | config | info | none | | | power-smoothing hardware disengaged
+164 | PSHC_LOW_LIFETIME | config | info | none | | | power-smoothing lifetime low
+165 | PSHC_ZERO_LIFETIME | config | info | none | | | power-smoothing lifetime exhausted
+166 | NVLINK_SECURE_CRYPTO_ERR | config | info | none | | | confidential traffic seen before link was set up for encryption
+167 | PCIE_FATAL_TIMEOUT | bus | critical | reboot_node | | | PCIe fatal timeout
+168 | REDUCED_GPU_MEMORY_CAPACITY | memory | error | drain_and_reset | | | GPU memory capacity reduced (errors in protected region)
+169 | SEC2_HALT_ERROR | firmware | critical | reset_gpu | | | SEC2 microcontroller halt
+170 | NVLINK_SECURE_OTHER | config | info | none | | | interrupt seen in confidential-compute mode
+171 | UNCORRECTABLE_DRAM_ERROR | memory | critical | drain_and_reset | | | qualifier of 48: the uncorrectable error was in DRAM (HBM)
+172 | UNCORRECTABLE_SRAM_ERROR | memory | critical | drain_and_reset | | | qualifier of 48: the uncorrectable error was in SRAM
+"""
 
 
-XIDS: dict[int, Xid] = {x.code: x for x in _ALL}
+def _row(text: str) -> Xid:
+    code, mnemonic, kind, severity, action, immediate, investigate, meaning = (part.strip() for part in text.split("|"))
+    return Xid(int(code), mnemonic, meaning, cast(XidKind, kind), cast(Severity, severity), action, immediate, investigate)
+
+
+XIDS: dict[int, Xid] = {known.code: known for known in map(_row, _CATALOGUE.strip().splitlines())}
 
 #: Which kind explains which when one fault yields several codes: smaller is nearer to the cause.
 DEPTH: dict[str, int] = {
