@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 
@@ -27,6 +27,29 @@ def text_of(template: str, *parts: pl.Expr | str) -> pl.Expr:
         if part is not None:
             out.append((pl.col(part) if isinstance(part, str) else part).cast(pl.String))
     return pl.concat_str(out)
+
+
+#: Types by the names that Polars prints.
+_TYPES: dict[str, pl.DataType] = {
+    "str": pl.String(),
+    "bool": pl.Boolean(),
+    "u8": pl.UInt8(),
+    "u16": pl.UInt16(),
+    "u32": pl.UInt32(),
+    "i32": pl.Int32(),
+    "i64": pl.Int64(),
+    "f64": pl.Float64(),
+}
+
+
+def typed(*columns: str | Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    """Columns with their types, in this order: texts such as ``rank:i32 host:str others:list[i32]``, and what is typed already."""
+    named: dict[str, pl.DataType] = {}
+    for part in columns:
+        for name, of in (column.split(":") for column in part.split()) if isinstance(part, str) else ():
+            named[name] = pl.List(_TYPES[of[5:-1]]) if of.startswith("list[") else _TYPES[of]
+        named |= {} if isinstance(part, str) else part
+    return named
 
 
 #: First bytes of gzip's, zlib's and Zstandard's streams.
@@ -57,4 +80,4 @@ def engine_for(size: int) -> Iterator[None]:
         yield
 
 
-__all__ = ["engine_for", "has_rows", "taken_for_packed", "text_of"]
+__all__ = ["engine_for", "has_rows", "taken_for_packed", "text_of", "typed"]

@@ -9,23 +9,13 @@ from pathlib import Path
 import polars as pl
 
 from nccl_forensics.folding import ROWS, SORT, WORDS, FoldedTable, unfold
+from nccl_forensics.frames import typed
 from nccl_forensics.tables import TABLES
 
-SOURCES = {
-    "source_id": pl.UInt32(),
-    "path": pl.String(),
-    "formats": pl.List(pl.String()),
-    "bytes": pl.Int64(),
-    "lines": pl.Int64(),
-    "records": pl.Int64(),
-    "gaps": pl.Int64(),
-    "unmodelled": pl.Int64(),
-    "foreign": pl.Int64(),
-    "invalid_utf8": pl.Int64(),
-    "error": pl.String(),
-    "duplicate_of": pl.UInt32(),
-    "sha256": pl.String(),
-}
+SOURCES = typed(
+    "source_id:u32 path:str formats:list[str] bytes:i64 lines:i64 records:i64 gaps:i64 unmodelled:i64 foreign:i64 invalid_utf8:i64",
+    "error:str duplicate_of:u32 sha256:str",
+)
 #: In every bundle, whatever it holds.
 ALWAYS = frozenset({"sources", "gaps", "unmodelled"})
 

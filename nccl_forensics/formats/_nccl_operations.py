@@ -19,6 +19,7 @@ from nccl_forensics.folding import SORT, Folded, told
 from nccl_forensics.formats._nccl_rows import tables_of
 from nccl_forensics.formats._nccl_steps import Steps, steps
 from nccl_forensics.formats.base import Bulk, Found
+from nccl_forensics.frames import typed
 from nccl_forensics.grammar.lines import CutLine, cut_line, load
 from nccl_forensics.tables import TABLES
 
@@ -29,14 +30,7 @@ _CUT = "u"
 #: Host names and operations hold it too; so many times, and no more, in the lines that are looked at first.
 _SAMPLE = 16 << 10
 #: What a prefix of a launcher would have told; lines that carry one are not taken.
-_UNTOLD = {
-    "time_raw_ns": pl.Int64(),
-    "time_kind": pl.String(),
-    "hint_rank": pl.Int32(),
-    "hint_scope": pl.String(),
-    "hint_host": pl.String(),
-    "hint_pid": pl.Int64(),
-}
+_UNTOLD = typed("time_raw_ns:i64 time_kind:str hint_rank:i32 hint_scope:str hint_host:str hint_pid:i64")
 #: Longest piece of a line that is taken, in bytes.
 _LONGEST = 4096
 #: So many sorts are known by their words; with more, what was read so far is put away first.

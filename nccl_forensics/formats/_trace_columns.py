@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from nccl_forensics.decoding.chrome_json import Args, Event, Trace, owned
+from nccl_forensics.frames import typed
 
 #: Categories by kind, with the capitalised spellings of torch up to 1.8.
 _KINDS = {
@@ -261,15 +262,7 @@ class _Gatherer:
 #: Columns that exporters write as numbers or as text.
 _NUMBERS = ("correlation", "bytes")
 _TIMES: dict[str, pl.DataType] = {"index": pl.UInt32(), "start": pl.Int64(), "end": pl.Int64()}
-_DEVICE: dict[str, pl.DataType] = {
-    **_TIMES,
-    "name": pl.UInt32(),
-    "copy": pl.String(),
-    "stream": pl.UInt32(),
-    "device": pl.String(),
-    "correlation": pl.Int64(),
-    "bytes": pl.Int64(),
-}
+_DEVICE: dict[str, pl.DataType] = typed(_TIMES, "name:u32 copy:str stream:u32 device:str correlation:i64 bytes:i64")
 _CALLS: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "correlation": pl.Int64()}
 _OPERATORS: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "communicates": pl.Boolean()}
 _RANGES: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "kind": pl.String(), "name": pl.String(), "step": pl.Int64()}

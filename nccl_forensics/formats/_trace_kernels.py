@@ -7,23 +7,15 @@ from collections.abc import Sequence
 import polars as pl
 
 from nccl_forensics.facts.collective_kernels import CUSTOM, HTA_COMMUNICATION, HTA_MEMORY, NCCL_FUNCTIONS, TRACELENS_COMMUNICATION
+from nccl_forensics.frames import typed
 from nccl_forensics.grammar.lines import load
 
 #: Longest name that is kept; template kernels run to thousands of characters.
 NAME = 120
 
-SCHEMA = {
-    "name": pl.UInt32(),
-    "text": pl.String(),
-    "communicates": pl.Boolean(),
-    "backend": pl.String(),
-    "op": pl.String(),
-    "function": pl.String(),
-    "named_algorithm": pl.String(),
-    "named_protocol": pl.String(),
-    "hta": pl.String(),
-    "tracelens": pl.Boolean(),
-}
+SCHEMA = typed(
+    "name:u32 text:str communicates:bool backend:str op:str function:str named_algorithm:str named_protocol:str hta:str tracelens:bool",
+)
 
 
 def classify(names: Sequence[str]) -> pl.DataFrame:

@@ -7,22 +7,14 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.formats._trace_columns import Columns
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.intervals import Cover, union
 
 _MOST_NAMES, _MOST_SPANS, _FINENESS = 500, 2000, 1000
 #: A pause of the main thread that is worth a row: shorter ones are the interpreter's own.
 _PAUSE_NS, _PAUSE_SHARE = 5_000_000, 0.02
-_FRAME = {
-    "record": pl.String(),
-    "window": pl.String(),
-    "step": pl.Int64(),
-    "start": pl.Int64(),
-    "end": pl.Int64(),
-    "host_start": pl.Int64(),
-    "host_end": pl.Int64(),
-}
+_FRAME = typed("record:str window:str step:i64 start:i64 end:i64 host_start:i64 host_end:i64")
 _STEPS = {"index": pl.UInt32(), "step": pl.Int64(), "start": pl.Int64(), "end": pl.Int64(), "thread": pl.UInt32()}
 
 

@@ -13,6 +13,7 @@ import polars as pl
 from nccl_forensics.facts.months import MONTHS
 from nccl_forensics.formats._kernel_events import EVENTS, KEEP
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat
+from nccl_forensics.frames import typed
 from nccl_forensics.grammar.lines import Extraction, load
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
@@ -151,15 +152,7 @@ def _head(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select(pl.col("row"), *wanted)
 
 
-_HEAD = {
-    "style": pl.String(),
-    "level": pl.String(),
-    "host": pl.String(),
-    "tag": pl.String(),
-    "time_raw_ns": pl.Int64(),
-    "time_kind": pl.String(),
-    "body": pl.String(),
-}
+_HEAD = typed("style:str level:str host:str tag:str time_raw_ns:i64 time_kind:str body:str")
 
 
 def _spans(ours: pl.DataFrame) -> pl.DataFrame:

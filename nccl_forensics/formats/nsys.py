@@ -18,7 +18,7 @@ from nccl_forensics.formats._trace_columns import Columns, whole
 from nccl_forensics.formats._trace_kernels import classify
 from nccl_forensics.formats._trace_measures import Activity, kernels, measure
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.tables import TABLES
 
 if TYPE_CHECKING:
@@ -193,16 +193,7 @@ def _calls(database: Database, several: bool) -> pl.DataFrame:
         if t in database.tables
     ]
     if not parts:
-        return pl.DataFrame(
-            schema={
-                "table": pl.String(),
-                "rowid": pl.Int64(),
-                "start": pl.Int64(),
-                "end": pl.Int64(),
-                "thread": pl.Int64(),
-                "correlation": pl.Int64(),
-            }
-        )
+        return pl.DataFrame(schema=typed("table:str rowid:i64 start:i64 end:i64 thread:i64 correlation:i64"))
     every = pl.concat(parts).filter(pl.col("start").is_not_null() & (pl.col("end") >= pl.col("start")))
     return every.select("table", "rowid", "start", "end", thread="globalTid", correlation=_correlation("globalTid", several))
 

@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import hosts_of
@@ -42,18 +42,7 @@ _ERRORS = {
 }
 #: The same by the number of their ncclResult, which the JSON gives.
 _RESULTS = {1: "Unhandled CUDA error", 2: "System error", 3: "Internal error", 4: "Invalid argument", 5: "Invalid usage"}
-_COUNTS = {
-    **read_at(),
-    "report": pl.String(),
-    "comm_id": pl.String(),
-    "op": pl.String(),
-    "ranks": pl.Int64(),
-    "rank": pl.Int32(),
-    "launched": pl.Int64(),
-    "pid": pl.Int64(),
-    "host": pl.String(),
-    "time_raw_ns": pl.Int64(),
-}
+_COUNTS = typed(read_at(), "report:str comm_id:str op:str ranks:i64 rank:i32 launched:i64 pid:i64 host:str time_raw_ns:i64")
 
 
 @rule(

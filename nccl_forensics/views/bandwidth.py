@@ -5,21 +5,13 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.bandwidth import LARGE_BYTES, ceiling
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-MEASURES = {
-    "source_id": pl.UInt32(),
-    "test": pl.UInt32(),
-    "collective": pl.String(),
-    "dtype": pl.String(),
-    "bytes": pl.Int64(),
-    "ranks": pl.Int32(),
-    "alg_bw_gb_s": pl.Float64(),
-    "bus_bw_gb_s": pl.Float64(),
-    "expected_gb_s": pl.Float64(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
-}
+MEASURES = typed(
+    "source_id:u32 test:u32 collective:str dtype:str bytes:i64 ranks:i32 alg_bw_gb_s:f64 bus_bw_gb_s:f64 expected_gb_s:f64 line_no:u32",
+    "record:str",
+)
 
 
 @view(rows="tests x sizes")

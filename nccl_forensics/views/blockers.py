@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import GROUP, read_at
@@ -14,27 +15,15 @@ from nccl_forensics.views.levels import held_together
 from nccl_forensics.views.pair_waits import left_open
 from nccl_forensics.views.wait_edges import JOINED
 
-BLOCKERS = {
-    "rank": pl.Int32(),
-    "kind": pl.String(),
-    "waiters": pl.List(pl.Int32()),
-    "direct_waiters": pl.List(pl.Int32()),
-    "in_group": pl.List(pl.Int32()),
-    "domain": pl.String(),
-    **GROUP,
-    "comm_id": pl.String(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "behind": pl.Int64(),
-    "cycle": pl.List(pl.Int32()),
-    "walked": pl.Boolean(),
-    "pending": pl.Boolean(),
-    **read_at(),
-    "call_site": pl.String(),
-    **read_at("own_"),
-    "own_last_op": pl.String(),
-    "own_call_site": pl.String(),
-}
+BLOCKERS = typed(
+    "rank:i32 kind:str waiters:list[i32] direct_waiters:list[i32] in_group:list[i32] domain:str",
+    GROUP,
+    "comm_id:str seq:i64 op:str behind:i64 cycle:list[i32] walked:bool pending:bool",
+    read_at(),
+    "call_site:str",
+    read_at("own_"),
+    "own_last_op:str own_call_site:str",
+)
 
 #: Ends of walks up to which all that reach them are listed; of more only those that wait for them directly.
 _FEW = 256

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import polars as pl
 
 from nccl_forensics.folding import scans_of
+from nccl_forensics.frames import typed
 from nccl_forensics.views.columns import GROUP, read_at
 
 #: How many of the last collectives of each rank are among the operations that tell.
@@ -27,33 +28,13 @@ _DIFFERENCES = {_LIFE: pl.UInt32(), "seq": pl.Int64(), "sign": pl.UInt32()}
 #: What is each operation's own where they are numbered; the rest is its word's.
 NUMBERED = {_WORD: pl.UInt32(), "seq": pl.Int64(), "line_no": pl.UInt32(), "op_count": pl.Int64()}
 
-OPERATIONS = {
-    "domain": pl.String(),
-    **GROUP,
-    "comm_id": pl.String(),
-    "rank": pl.Int32(),
-    "member": pl.Int32(),
-    "nranks": pl.Int32(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "is_p2p": pl.Boolean(),
-    "peer": pl.Int32(),
-    "shape": pl.String(),
-    "out_shape": pl.String(),
-    "dtype": pl.String(),
-    "red_op": pl.Int32(),
-    "root": pl.Int32(),
-    "call_site": pl.String(),
-    "state": pl.String(),
-    "done": pl.Boolean(),
-    "pending": pl.Boolean(),
-    "created_ns": pl.Int64(),
-    "completed_ns": pl.Int64(),
-    "timeout_ms": pl.Int64(),
-    "order": pl.Int64(),
-    "op_count": pl.Int64(),
-    **read_at(),
-}
+OPERATIONS = typed(
+    "domain:str",
+    GROUP,
+    "comm_id:str rank:i32 member:i32 nranks:i32 seq:i64 op:str is_p2p:bool peer:i32 shape:str out_shape:str dtype:str red_op:i32 root:i32",
+    "call_site:str state:str done:bool pending:bool created_ns:i64 completed_ns:i64 timeout_ms:i64 order:i64 op_count:i64",
+    read_at(),
+)
 
 #: What sends and receives are counted by, and how many there are of a sort.
 SENT = {c: OPERATIONS[c] for c in ("domain", "group_key", "rank", "member", "op", "peer", "shape", "dtype", "done")} | {"calls": pl.Int64()}

@@ -5,22 +5,14 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.folding import SORT, FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.stacks.frames import shortened
 from nccl_forensics.stacks.places import place_of
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.words import UNIDENTIFIED
 
-CHECKED_CALLS = {
-    "rank": pl.Int32(),
-    "group_key": pl.String(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "user_frame": pl.String(),
-    "reason": pl.String(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-}
+CHECKED_CALLS = typed("rank:i32 group_key:str seq:i64 op:str user_frame:str reason:str source_id:u32 record:str")
 
 
 @view(rows="ranks")

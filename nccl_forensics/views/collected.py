@@ -5,18 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.collecting import STEPS
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-NOT_COLLECTED = {
-    "step": pl.String(),
-    "status": pl.String(),
-    "reason": pl.String(),
-    "hosts": pl.List(pl.String()),
-    "ranks": pl.List(pl.Int32()),
-    "times": pl.UInt32(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-}
+NOT_COLLECTED = typed("step:str status:str reason:str hosts:list[str] ranks:list[i32] times:u32 source_id:u32 line_no:u32")
 
 
 @view(rows="steps x reasons")

@@ -8,29 +8,13 @@ from typing import Literal
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-COMMS_SCHEMA = {
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "end_line_no": pl.UInt32(),
-    "host": pl.String(),
-    "pid": pl.Int64(),
-    "comm": pl.String(),
-    "comm_key": pl.String(),
-    "comm_id": pl.String(),
-    "rank": pl.Int32(),
-    "nranks": pl.Int32(),
-    "bus_id": pl.String(),
-    "nvml_dev": pl.Int32(),
-    "parent": pl.String(),
-    "orphan": pl.Boolean(),
-    "started": pl.Boolean(),
-    "completed": pl.Boolean(),
-    "ended": pl.String(),
-    "hint_rank": pl.Int32(),
-    "hint_scope": pl.String(),
-}
+COMMS_SCHEMA = typed(
+    "source_id:u32 line_no:u32 end_line_no:u32 host:str pid:i64 comm:str comm_key:str comm_id:str rank:i32 nranks:i32 bus_id:str",
+    "nvml_dev:i32 parent:str orphan:bool started:bool completed:bool ended:str hint_rank:i32 hint_scope:str",
+)
 
 
 @view(rows="processes x communicators")

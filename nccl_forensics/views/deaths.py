@@ -10,6 +10,7 @@ import polars as pl
 
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
+from nccl_forensics.frames import typed
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.damage import cut_off
 from nccl_forensics.views import view
@@ -88,28 +89,10 @@ _KIND_OF_SIGNAL = {
     "SIGABRT": "abort",
 }
 
-DEATHS = {
-    "rank": pl.Int32(),
-    "host": pl.String(),
-    "pid": pl.Int64(),
-    "own": pl.Boolean(),
-    "kind": pl.String(),
-    "exit_code": pl.Int32(),
-    "signal": pl.String(),
-    "type": pl.String(),
-    "message": pl.String(),
-    "signature": pl.String(),
-    "frame": pl.String(),
-    "library": pl.String(),
-    "time_raw_ns": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "end_line": pl.UInt32(),
-    "exc_source_id": pl.UInt32(),
-    "exc_line_no": pl.UInt32(),
-    "why": pl.String(),
-    "over": pl.Boolean(),
-}
+DEATHS = typed(
+    "rank:i32 host:str pid:i64 own:bool kind:str exit_code:i32 signal:str type:str message:str signature:str frame:str library:str",
+    "time_raw_ns:i64 source_id:u32 line_no:u32 end_line:u32 exc_source_id:u32 exc_line_no:u32 why:str over:bool",
+)
 
 
 def ended_themselves(endings: pl.LazyFrame | None) -> set[int]:

@@ -10,6 +10,7 @@ import polars as pl
 
 from nccl_forensics.alignment import Reading, came_behind, candidates, deviants, expect, fewer_by, fits_later, read_divergence
 from nccl_forensics.facts.collective_kernels import REDUCTIONS
+from nccl_forensics.frames import typed
 from nccl_forensics.values.damage import one_bit
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
@@ -20,29 +21,15 @@ from nccl_forensics.views.group_calls import AFTER, ONE_SIDED, ByRank, CallLine,
 from nccl_forensics.views.habits import by_habit
 from nccl_forensics.views.nccl_calls import BY_SIZE
 
-DIVERGENCES = {
-    "domain": pl.String(),
-    **GROUP,
-    "comm_id": pl.String(),
-    "kind": pl.String(),
-    "seq": pl.Int64(),
-    "ranks": pl.List(pl.Int32()),
-    "others": pl.List(pl.Int32()),
-    "expected_op": pl.String(),
-    "expected_detail": pl.String(),
-    "found_op": pl.String(),
-    "found_detail": pl.String(),
-    "skipped": pl.Int32(),
-    "sure": pl.Boolean(),
-    "why": pl.String(),
-    "doubt": pl.String(),
-    "call_site": pl.String(),
-    "peer_call_site": pl.String(),
-    **read_at(),
-    **read_at("peer_"),
-    "later_seqs": pl.Int64(),
-    "last_seq": pl.Int64(),
-}
+DIVERGENCES = typed(
+    "domain:str",
+    GROUP,
+    "comm_id:str kind:str seq:i64 ranks:list[i32] others:list[i32] expected_op:str expected_detail:str found_op:str found_detail:str",
+    "skipped:i32 sure:bool why:str doubt:str call_site:str peer_call_site:str",
+    read_at(),
+    read_at("peer_"),
+    "later_seqs:i64 last_seq:i64",
+)
 
 #: So many positions in a row that no rank recorded: more are the beginning of what recorders kept.
 _UNRECORDED = 4

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
@@ -16,12 +17,7 @@ from nccl_forensics.views.motion import advances
 from nccl_forensics.views.raised import lived_on
 from nccl_forensics.views.ras import mute_processes
 
-FAILURES = {
-    "sign": pl.String(),
-    "count": pl.Int64(),
-    "ranks": pl.List(pl.Int32()),
-    **read_at(),
-}
+FAILURES = typed("sign:str count:i64 ranks:list[i32]", read_at())
 #: NCCL's error lines that only a failure prints. Others (retries, plugins that are absent) occur in healthy jobs.
 HARMLESS = (
     "connect-retry",

@@ -11,6 +11,7 @@ import polars as pl
 from nccl_forensics.alignment import REACH, candidates, expect
 from nccl_forensics.facts.collective_kernels import ELEMENT_BYTES
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
 from nccl_forensics.views.checked_calls import with_frames
@@ -18,32 +19,9 @@ from nccl_forensics.views.columns import GROUP
 from nccl_forensics.views.deaths import told_at
 
 #: An all_reduce, and where what tells of it stands: the line of the abort, and the record of the call.
-_CALL = {
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "shape": pl.String(),
-    "dtype": pl.String(),
-    "width": pl.Int32(),
-    "got_bytes": pl.Int64(),
-    "expected_bytes": pl.Int64(),
-    "call_site": pl.String(),
-}
-_PLACES = {
-    "line_source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-}
-RING_SENDERS = {
-    "receiver": pl.Int32(),
-    "sender": pl.Int32(),
-    "agreeing": pl.List(pl.Int32()),
-    **GROUP,
-    "ahead": pl.Int32(),
-    "ahead_shape": pl.String(),
-    **_CALL,
-    **_PLACES,
-}
+_CALL = typed("seq:i64 op:str shape:str dtype:str width:i32 got_bytes:i64 expected_bytes:i64 call_site:str")
+_PLACES = typed("line_source_id:u32 line_no:u32 source_id:u32 record:str")
+RING_SENDERS = typed("receiver:i32 sender:i32 agreeing:list[i32]", GROUP, "ahead:i32 ahead_shape:str", _CALL, _PLACES)
 #: What gloo says: length of the message that came, and of the buffer (gloo/transport/tcp/pair.cc).
 _LENGTHS = re.compile(r"op\.nbytes\D{1,8}(\d{1,15}) vs (\d{1,15})")
 _NUMBERS = re.compile(r"\d{1,15}")
@@ -135,15 +113,7 @@ def _sender(line: dict[str, object], said: re.Match[str] | None, recorded: pl.Da
     }
 
 
-SENT_MORE = {
-    "receiver": pl.Int32(),
-    "sender": pl.Int32(),
-    "agreeing": pl.List(pl.Int32()),
-    "usual_shape": pl.String(),
-    "group_name": pl.String(),
-    **_CALL,
-    **_PLACES,
-}
+SENT_MORE = typed("receiver:i32 sender:i32 agreeing:list[i32] usual_shape:str group_name:str", _CALL, _PLACES)
 
 
 @view(rows="ranks")
@@ -222,18 +192,12 @@ def _segment(total: int, width: int, members: int) -> int:
     return -(-min(-(-total // (2 * members)), longest) // width) * width
 
 
-RING_RECEIVERS = {
-    "receiver": pl.Int32(),
-    "odd": pl.Int32(),
-    "agreeing": pl.List(pl.Int32()),
-    "group_name": pl.String(),
-    **_CALL,
-    "own_seq": pl.Int64(),
-    "own_call_site": pl.String(),
-    "one_type": pl.Boolean(),
-    "by_reducer": pl.Boolean(),
-    **_PLACES,
-}
+RING_RECEIVERS = typed(
+    "receiver:i32 odd:i32 agreeing:list[i32] group_name:str",
+    _CALL,
+    "own_seq:i64 own_call_site:str one_type:bool by_reducer:bool",
+    _PLACES,
+)
 #: Earlier calls of one size from one line that make a habit, and other members that make a majority.
 _HABIT = 2
 #: How far ahead in the ring that member is from which one receives (gloo/allreduce.cc, gloo/allgather.cc).

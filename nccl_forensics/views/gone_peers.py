@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label
 
-GONE_PEERS = {
-    "rank": pl.Int32(),
-    "host": pl.String(),
-    "how": pl.String(),
-    "comm_id": pl.String(),
-    "seen_by": pl.List(pl.Int32()),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-}
+GONE_PEERS = typed("rank:i32 host:str how:str comm_id:str seen_by:list[i32] source_id:u32 line_no:u32")
 #: Of a rank that went in one of these ways the own log is there, and ends.
 FOUND_GONE = ("left", "lost", "silent", "dead", "first")
 _CLOSED = "[Service thread] Connection closed by localRank"

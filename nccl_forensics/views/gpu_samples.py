@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
 #: An address that begins so is an instance of a divided GPU, not a GPU.
 _INSTANCE = "MIG-"
 _KEPT = ("name", "utilization_percent", "power_w", "power_limit_w", "memory_used_mib", "memory_total_mib")
 
-GPU_SAMPLES = {
-    "host": pl.String(),
-    "source_id": pl.UInt32(),
-    "tool": pl.String(),
-    "sample": pl.UInt32(),
-    "gpu": pl.String(),
-    "gpu_index": pl.Int32(),
-    "bus_id": pl.String(),
-    "name": pl.String(),
-    "utilization_percent": pl.Float64(),
-    "power_w": pl.Float64(),
-    "power_limit_w": pl.Float64(),
-    "memory_used_mib": pl.Float64(),
-    "memory_total_mib": pl.Float64(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
-}
+GPU_SAMPLES = typed(
+    "host:str source_id:u32 tool:str sample:u32 gpu:str gpu_index:i32 bus_id:str name:str utilization_percent:f64 power_w:f64",
+    "power_limit_w:f64 memory_used_mib:f64 memory_total_mib:f64 line_no:u32 record:str",
+)
 
 
 @view(rows="GPUs x listings")

@@ -7,7 +7,7 @@ import polars as pl
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.facts.ib_counters import COUNTERS, counter_name
 from nccl_forensics.facts.link_rates import physical_state, port_state, rate
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 
@@ -32,26 +32,11 @@ _FIELDS = (
 )
 _KEY = ("place", "host", "device", "port")
 
-PORTS = {
-    "place": pl.String(),
-    "host": pl.String(),
-    "device": pl.String(),
-    "port": pl.Int32(),
-    "state": pl.String(),
-    "phys_state": pl.String(),
-    "rate_gbit_s": pl.Float64(),
-    "width": pl.Int32(),
-    "speed": pl.String(),
-    "lid": pl.Int64(),
-    "sm_lid": pl.Int64(),
-    "link_layer": pl.String(),
-    "mtu_bytes": pl.Int32(),
-    "netdev": pl.String(),
-    "firmware": pl.String(),
-    "board": pl.String(),
-    "hca_type": pl.String(),
-    **read_at(),
-}
+PORTS = typed(
+    "place:str host:str device:str port:i32 state:str phys_state:str rate_gbit_s:f64 width:i32 speed:str lid:i64 sm_lid:i64 link_layer:str",
+    "mtu_bytes:i32 netdev:str firmware:str board:str hca_type:str",
+    read_at(),
+)
 
 
 @view(rows="values in sysfs")
@@ -160,17 +145,7 @@ def ib_port_counters(
     Counters only grow, so the largest of several samples is the latest. Cited where the largest stands. ``node`` names what is no host,
     with its GUID where one listing has several of the name: switches bear what their maker calls them until somebody names them.
     """
-    columns = {
-        "tool": pl.String(),
-        "place": pl.String(),
-        "host": pl.String(),
-        "node": pl.String(),
-        "device": pl.String(),
-        "port": pl.Int32(),
-        "counter": pl.String(),
-        "value": pl.Int64(),
-        **read_at(),
-    }
+    columns = typed("tool:str place:str host:str node:str device:str port:i32 counter:str value:i64", read_at())
     parts = [pl.LazyFrame(schema=columns)]
     if sysfs_entries is not None:
         known = _extracted(sysfs_entries, _COUNTER)

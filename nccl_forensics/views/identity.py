@@ -13,27 +13,17 @@ from typing import Any
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.values.claims import CONTENT, NUMBER, PREFIX, WORD, Claim, settle
 from nccl_forensics.views import view
 from nccl_forensics.views.communicators import of_the_job
 from nccl_forensics.views.source_ranks import job_size
 from nccl_forensics.words import first_label
 
-PROCESSES_SCHEMA = {
-    "proc": pl.UInt32(),
-    "rank": pl.Int32(),
-    "strength": pl.Int32(),
-    "local_rank": pl.Int32(),
-    "host": pl.String(),
-    "node": pl.String(),
-    "pid": pl.Int64(),
-    "bus_id": pl.String(),
-    "gpu_index": pl.Int32(),
-    "nccl_version": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "conflict": pl.String(),
-}
+PROCESSES_SCHEMA = typed(
+    "proc:u32 rank:i32 strength:i32 local_rank:i32 host:str node:str pid:i64 bus_id:str gpu_index:i32 nccl_version:str source_id:u32",
+    "line_no:u32 conflict:str",
+)
 
 
 @view(rows="processes")

@@ -8,30 +8,22 @@ from itertools import combinations, pairwise
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import GROUP, read_at
 from nccl_forensics.views.orders import reordered
 from nccl_forensics.views.turns import comes_first, with_roles
 
-INVERSIONS = {
-    **GROUP,
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "other_key": pl.String(),
-    "other_name": pl.String(),
-    "other_desc": pl.String(),
-    "other_seq": pl.Int64(),
-    "other_op": pl.String(),
-    "ranks": pl.List(pl.Int32()),
-    "others": pl.List(pl.Int32()),
-    "majority": pl.Boolean(),
-    "entered": pl.Boolean(),
-    **read_at(),
-    "call_site": pl.String(),
-    **read_at("peer_"),
-    "peer_call_site": pl.String(),
-}
+INVERSIONS = typed(
+    GROUP,
+    "seq:i64 op:str other_key:str other_name:str other_desc:str other_seq:i64 other_op:str ranks:list[i32] others:list[i32] majority:bool",
+    "entered:bool",
+    read_at(),
+    "call_site:str",
+    read_at("peer_"),
+    "peer_call_site:str",
+)
 #: Calls of two kinds by turns, before that says which comes first.
 _TURNS = 4
 _Op = dict[str, object]

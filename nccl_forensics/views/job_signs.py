@@ -6,18 +6,12 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.cuda_errors import cuda_error
+from nccl_forensics.frames import typed
 from nccl_forensics.values import pci
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label
 
-JOB_SIGNS = {
-    "rank": pl.Int32(),
-    "host": pl.String(),
-    "pid": pl.Int64(),
-    "bus_id": pl.String(),
-    "sign": pl.String(),
-    "node": pl.String(),
-}
+JOB_SIGNS = typed("rank:i32 host:str pid:i64 bus_id:str sign:str node:str")
 #: A number of ranks beyond this is a damaged line.
 _MOST = 1_000_000
 #: Endings of a process that somebody or something outside of it may have brought about.

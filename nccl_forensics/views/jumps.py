@@ -11,6 +11,7 @@ import polars as pl
 
 from nccl_forensics.alignment import REACH, candidates, expect, opens_in_a_run, read_divergence
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.frames import typed
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.calls import AT_ONCE, ENDS, UNEVEN, Calls, calls_of
 from nccl_forensics.views.pair_waits import numbered_with_batches
@@ -167,15 +168,7 @@ def _usual(counts: list[int]) -> int:
 
 
 #: A rank that went on to a group at ``end``, and one of its members, or itself, whose calls like ``op`` and ``call_site`` are counted.
-_SPANS = {
-    "jump": pl.Int32(),
-    "domain": pl.String(),
-    "group_key": pl.String(),
-    "rank": pl.Int32(),
-    "op": pl.String(),
-    "call_site": pl.String(),
-    "end": pl.Int64(),
-}
+_SPANS = typed("jump:i32 domain:str group_key:str rank:i32 op:str call_site:str end:i64")
 _ALIKE = ["domain", "rank", "op", "call_site"]
 
 

@@ -10,28 +10,13 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.collective_kernels import PAIRWISE
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-KERNEL_PACE = {
-    "kind": pl.String(),
-    "rank": pl.Int32(),
-    "ranks": pl.UInt32(),
-    "names": pl.UInt32(),
-    "launches": pl.UInt32(),
-    "pace": pl.Float64(),
-    "least_pace": pl.Float64(),
-    "agreeing_share": pl.Float64(),
-    "excess_ms": pl.Float64(),
-    "span_ms": pl.Float64(),
-    "kernel": pl.String(),
-    "kernel_ms": pl.Float64(),
-    "usual_ms": pl.Float64(),
-    "gpus": pl.List(pl.String()),
-    "stages": pl.Boolean(),
-    "mates": pl.List(pl.Int32()),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-}
+KERNEL_PACE = typed(
+    "kind:str rank:i32 ranks:u32 names:u32 launches:u32 pace:f64 least_pace:f64 agreeing_share:f64 excess_ms:f64 span_ms:f64 kernel:str",
+    "kernel_ms:f64 usual_ms:f64 gpus:list[str] stages:bool mates:list[i32] source_id:u32 record:str",
+)
 #: Copies are told apart by what they move from and to, and not by whether the memory of the host is pinned, which may be what makes them
 #: slow.
 _DIRECTION = r"^(Mem(?:cpy|set) \w+)"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.arrivals import AT_ONCE, Arrivals, arrivals, entered
 from nccl_forensics.views.calls import Calls
@@ -13,24 +14,11 @@ from nccl_forensics.views.columns import GROUP
 from nccl_forensics.views.source_hosts import one_host
 from nccl_forensics.words import UNIDENTIFIED
 
-LAG = {
-    **GROUP,
-    "comm_id": pl.String(),
-    "rank": pl.Int32(),
-    "collectives": pl.UInt32(),
-    "last_count": pl.UInt32(),
-    "median_ms": pl.Float64(),
-    "p99_ms": pl.Float64(),
-    "lost_ms": pl.Float64(),
-    "worst_ms": pl.Float64(),
-    "late_count": pl.UInt32(),
-    "span_ms": pl.Float64(),
-    "members": pl.UInt32(),
-    "one_clock": pl.Boolean(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-    "call_site": pl.String(),
-}
+LAG = typed(
+    GROUP,
+    "comm_id:str rank:i32 collectives:u32 last_count:u32 median_ms:f64 p99_ms:f64 lost_ms:f64 worst_ms:f64 late_count:u32 span_ms:f64",
+    "members:u32 one_clock:bool source_id:u32 record:str call_site:str",
+)
 
 LATE_MS = 50.0
 
@@ -136,21 +124,13 @@ _FEW_FIRST = 4
 #: Stands for the host of ranks of which no host is named, and one launcher started them all.
 _ONE_LAUNCHER = ""
 _MIDDLES = {"at": pl.UInt32(), "middle": pl.Float64(), "end_middle": pl.Float64()}
-_USUAL = {
-    "life": pl.UInt32(),
-    "usual": pl.Float64(),
-    "ends": pl.UInt32(),
-    "offset": pl.Float64(),
-    "spread": pl.Float64(),
-    "apart": pl.Float64(),
-}
+_USUAL = typed("life:u32 usual:f64 ends:u32 offset:f64 spread:f64 apart:f64")
 _EDGES = {"at": pl.UInt32(), "first": pl.Float64(), "latest": pl.Float64(), "second": pl.Float64()}
-_TOLD = {
-    "life": pl.UInt32(),
-    **{c: LAG[c] for c in ("collectives", "last_count", "median_ms", "p99_ms", "lost_ms", "worst_ms", "late_count", "span_ms")},
-    "first_row": pl.UInt32(),
-    "row": pl.UInt32(),
-}
+_TOLD = typed(
+    "life:u32",
+    {c: LAG[c] for c in ("collectives", "last_count", "median_ms", "p99_ms", "lost_ms", "worst_ms", "late_count", "span_ms")},
+    "first_row:u32 row:u32",
+)
 
 
 def _clocks(usual: pl.DataFrame, lives: pl.DataFrame, hosts: pl.LazyFrame) -> pl.DataFrame:

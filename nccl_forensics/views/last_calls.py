@@ -6,24 +6,16 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.stacks.frames import line_of_code, shortened
 from nccl_forensics.stacks.places import LOADING, WAITING, place_of
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 
-LAST_CALLS = {
-    "rank": pl.Int32(),
-    "place": pl.String(),
-    "op": pl.String(),
-    "peer": pl.Int32(),
-    "user_frame": pl.String(),
-    "frames": pl.List(pl.String()),
-    "reason": pl.String(),
-    "witness": pl.String(),
-    "moved": pl.Boolean(),
-    "waits_from": pl.Boolean(),
-    **read_at(),
-}
+LAST_CALLS = typed(
+    "rank:i32 place:str op:str peer:i32 user_frame:str frames:list[str] reason:str witness:str moved:bool waits_from:bool",
+    read_at(),
+)
 
 
 @view(rows="ranks")

@@ -7,39 +7,17 @@ from statistics import median
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.values.chances import tail
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import GROUP
 
-LATE_RANKS = {
-    **GROUP,
-    "group_known": pl.Boolean(),
-    "rank": pl.Int32(),
-    "members": pl.UInt32(),
-    "collectives": pl.UInt32(),
-    "material": pl.UInt32(),
-    "last_count": pl.UInt32(),
-    "p_value": pl.Float64(),
-    "slow_steps": pl.UInt32(),
-    "last_steps": pl.UInt32(),
-    "step_chance": pl.Float64(),
-    "group_step_chance": pl.Float64(),
-    "on_gpu": pl.Boolean(),
-    "lost_ms": pl.Float64(),
-    "worst_ms": pl.Float64(),
-    "lost_share": pl.Float64(),
-    "window_share": pl.Float64(),
-    "habit_share": pl.Float64(),
-    "own_share": pl.Float64(),
-    "reason": pl.String(),
-    "reason_ms": pl.Float64(),
-    "reason_share": pl.Float64(),
-    "span_source_id": pl.UInt32(),
-    "span_record": pl.String(),
-    "span_name": pl.String(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-}
+LATE_RANKS = typed(
+    GROUP,
+    "group_known:bool rank:i32 members:u32 collectives:u32 material:u32 last_count:u32 p_value:f64 slow_steps:u32 last_steps:u32",
+    "step_chance:f64 group_step_chance:f64 on_gpu:bool lost_ms:f64 worst_ms:f64 lost_share:f64 window_share:f64 habit_share:f64",
+    "own_share:f64 reason:str reason_ms:f64 reason_share:f64 span_source_id:u32 span_record:str span_name:str source_id:u32 record:str",
+)
 #: What a late rank does too much of, and the kind of range that shows it.
 REASONS = {"compute": None, "memcpy": None, "loader": "data-loader", "gc": "gc", "lead": "lead", "host": "host-gap"}
 

@@ -6,27 +6,19 @@ import polars as pl
 
 from nccl_forensics.alignment import candidates
 from nccl_forensics.facts.collective_kernels import ELEMENT_BYTES
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.deaths import told_at
 from nccl_forensics.views.gloo_rings import elements, lengths_said
 
-LEFT_EXCHANGES = {
-    "rank": pl.Int32(),
-    "receivers": pl.List(pl.Int32()),
-    "group_name": pl.String(),
-    "comm_id": pl.String(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "left_shape": pl.String(),
-    "made_shape": pl.String(),
-    "got_bytes": pl.Int64(),
-    "expected_bytes": pl.Int64(),
-    "call_site": pl.String(),
-    **read_at(),
-    **read_at("said_"),
-}
+LEFT_EXCHANGES = typed(
+    "rank:i32 receivers:list[i32] group_name:str comm_id:str seq:i64 op:str left_shape:str made_shape:str got_bytes:i64 expected_bytes:i64",
+    "call_site:str",
+    read_at(),
+    read_at("said_"),
+)
 
 
 @view(rows="ranks")

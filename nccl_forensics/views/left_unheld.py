@@ -5,23 +5,13 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.folding import SORT, FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import GROUP
 from nccl_forensics.words import UNIDENTIFIED
 
-LEFT_UNHELD = {
-    "rank": pl.Int32(),
-    **GROUP,
-    "comm_id": pl.String(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "call_site": pl.String(),
-    "usual": pl.Int64(),
-    "made": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-}
+LEFT_UNHELD = typed("rank:i32", GROUP, "comm_id:str seq:i64 op:str call_site:str usual:i64 made:i64 source_id:u32 record:str")
 #: Earlier calls of one kind, each after as many sends and receives, that make a habit; and so many where as many others came to this very
 #: call after as many as ever.
 _HABIT, _BESIDE = 3, 2

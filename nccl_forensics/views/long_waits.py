@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.arrivals import AT_ONCE, Arrivals, Entered, arrivals, entered
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.columns import GROUP
 
-LONG_WAITS = {
-    **GROUP,
-    "comm_id": pl.String(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "wait_ms": pl.Float64(),
-    "timeout_ms": pl.Int64(),
-    "members": pl.UInt32(),
-    "late": pl.Int32(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-    "call_site": pl.String(),
-    "first_source_id": pl.UInt32(),
-    "first_record": pl.String(),
-}
+LONG_WAITS = typed(
+    GROUP,
+    "comm_id:str seq:i64 op:str wait_ms:f64 timeout_ms:i64 members:u32 late:i32 source_id:u32 record:str call_site:str first_source_id:u32",
+    "first_record:str",
+)
 #: Share of a timeout below which a wait is none that is told of.
 SHARE = 0.05
-_EDGES = {
-    "at": pl.UInt32(),
-    "first": pl.Float64(),
-    "latest": pl.Float64(),
-    "low": pl.Float64(),
-    "high": pl.Float64(),
-    "timeout_ms": pl.Int64(),
-}
+_EDGES = typed("at:u32 first:f64 latest:f64 low:f64 high:f64 timeout_ms:i64")
 _ROWS = {"at": pl.UInt32(), "row": pl.UInt32(), "latest_row": pl.UInt32(), "first_row": pl.UInt32()}
 
 

@@ -6,23 +6,17 @@ import polars as pl
 
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, Entries, calls_of
 from nccl_forensics.views.columns import read_at
 
-LOOKS = {
-    "rank": pl.Int32(),
-    "looked_ns": pl.Int64(),
-    "since_ns": pl.Int64(),
-    "age_ms": pl.Float64(),
-    "longest_ms": pl.Float64(),
-    "finished": pl.UInt32(),
-    "timeout_ms": pl.Int64(),
-    **read_at(),
-    "look_source_id": pl.UInt32(),
-    "look_line_no": pl.UInt32(),
-}
+LOOKS = typed(
+    "rank:i32 looked_ns:i64 since_ns:i64 age_ms:f64 longest_ms:f64 finished:u32 timeout_ms:i64",
+    read_at(),
+    "look_source_id:u32 look_line_no:u32",
+)
 #: How long operations are in flight at least, how many times as long as any that ended, and of how many this is known.
 _LONG_MS, _LONGER, _USED = 60_000.0, 3.0, 8
 _TIMES = {"rank": pl.Int32(), "looked_ns": pl.Int64(), "source_id": pl.UInt32(), "line_no": pl.UInt32()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
 #: Values before a place by which it is judged, at least and at most; values from it on that must stay high.
@@ -12,20 +13,10 @@ _LEAST, _WINDOW, _STAYS = 16, 64, 4
 _DEVIATIONS, _LOSS_FACTOR, _NORM_FACTOR = 10.0, 1.5, 10.0
 #: A standard deviation in median distances, for a normal distribution.
 _SIGMA = 1.4826
-LOSS_JUMPS = {
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "time_raw_ns": pl.Int64(),
-    "time_kind": pl.String(),
-    "hint_rank": pl.Int32(),
-    "hint_scope": pl.String(),
-    "hint_host": pl.String(),
-    "what": pl.String(),
-    "kind": pl.String(),
-    "step": pl.Int64(),
-    "value": pl.Float64(),
-    "before": pl.Float64(),
-}
+LOSS_JUMPS = typed(
+    "source_id:u32 line_no:u32 time_raw_ns:i64 time_kind:str hint_rank:i32 hint_scope:str hint_host:str what:str kind:str step:i64",
+    "value:f64 before:f64",
+)
 
 
 @view(rows="sources x ranks x 4")

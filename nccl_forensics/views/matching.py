@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from nccl_forensics.folding import FoldedTable
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word, placed
@@ -380,26 +380,12 @@ def _begins_open(cut: set[int]) -> pl.Expr:
 #: The domain of recorders.
 _RECORDED = "fr"
 
-PROGRESS = {
-    "domain": pl.String(),
-    "group_key": pl.String(),
-    "rank": pl.Int32(),
-    "first_seq": pl.Int64(),
-    "last_seq": pl.Int64(),
-    "last_done": pl.Int64(),
-    "first_pending": pl.Int64(),
-    "pending_state": pl.String(),
-    "pending_order": pl.Int64(),
-    "pending_op": pl.String(),
-    "first_open": pl.Int64(),
-    "count": pl.Int64(),
-    "last_op": pl.String(),
-    "last_call_site": pl.String(),
-    "last_created_ns": pl.Int64(),
-    "last_order": pl.Int64(),
-    **read_at(),
-    "timeout_ms": pl.Int64(),
-}
+PROGRESS = typed(
+    "domain:str group_key:str rank:i32 first_seq:i64 last_seq:i64 last_done:i64 first_pending:i64 pending_state:str pending_order:i64",
+    "pending_op:str first_open:i64 count:i64 last_op:str last_call_site:str last_created_ns:i64 last_order:i64",
+    read_at(),
+    "timeout_ms:i64",
+)
 
 
 def _seen_progress(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.frames import typed
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
@@ -12,15 +13,7 @@ from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.looks import in_flight_for_longer
 from nccl_forensics.views.watchdogs import watchdog_lines
 
-MOTION = {
-    "rank": pl.Int32(),
-    "motion": pl.String(),
-    "since_ns": pl.Int64(),
-    "timeout_ms": pl.Int64(),
-    "waited_ms": pl.Int64(),
-    "why": pl.String(),
-    **read_at(),
-}
+MOTION = typed("rank:i32 motion:str since_ns:i64 timeout_ms:i64 waited_ms:i64 why:str", read_at())
 _WEIGHT = {"unknown": 0, "stuck": 1, "moving": 2}
 _WAITS = (*WAITING, "rendezvous")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from nccl_forensics.folding import FoldedTable, told
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.views.calls import OPERATIONS, Numbered, op_word
 from nccl_forensics.views.communicators import of_the_job
 from nccl_forensics.views.exchanges import exchanging, in_one_row, with_exchanges
@@ -41,19 +41,10 @@ def members_of(comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> pl
     whether they were taken down in order."""
     if comms is None:
         return pl.LazyFrame(
-            schema={
-                "host": pl.String(),
-                "pid": pl.Int64(),
-                "comm": pl.String(),
-                "comm_key": pl.String(),
-                "comm_id": pl.String(),
-                "member": pl.Int32(),
-                "begin": pl.UInt32(),
-                "begin_source": pl.UInt32(),
-                "world_rank": pl.Int32(),
-                "comm_nranks": pl.Int32(),
-                "over": pl.Boolean(),
-            }
+            schema=typed(
+                "host:str pid:i64 comm:str comm_key:str comm_id:str member:i32 begin:u32 begin_source:u32 world_rank:i32 comm_nranks:i32",
+                "over:bool",
+            )
         )
     members = comms.select(
         "host",

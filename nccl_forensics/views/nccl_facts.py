@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.views import view
 
-HOST_NICS = {
-    "host": pl.String(),
-    "device": pl.String(),
-    "port": pl.Int32(),
-    "link": pl.String(),
-    "speed_mbps": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-}
+HOST_NICS = typed("host:str device:str port:i32 link:str speed_mbps:i64 source_id:u32 line_no:u32")
 
 
 @view(rows="hosts x NICs")
@@ -151,15 +143,7 @@ def bootstrapped(
     )
 
 
-GPU_LINKS = {
-    "host": pl.String(),
-    "gpu": pl.String(),
-    "rank": pl.Int32(),
-    "nvlink_gb_s": pl.Float64(),
-    "pcie_gb_s": pl.Float64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-}
+GPU_LINKS = typed("host:str gpu:str rank:i32 nvlink_gb_s:f64 pcie_gb_s:f64 source_id:u32 line_no:u32")
 
 
 @view(rows="hosts x GPUs")

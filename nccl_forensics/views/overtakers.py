@@ -8,26 +8,17 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import read_at
 
-OVERTAKERS = {
-    "rank": pl.Int32(),
-    "others": pl.List(pl.Int32()),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
-    "comm_id": pl.String(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "call_site": pl.String(),
-    **read_at(),
-    "ahead_name": pl.String(),
-    "ahead_comm": pl.String(),
-    "ahead_desc": pl.String(),
-    "ahead_seq": pl.Int64(),
-    **read_at("own_"),
-}
+OVERTAKERS = typed(
+    "rank:i32 others:list[i32] group_name:str group_desc:str comm_id:str seq:i64 op:str call_site:str",
+    read_at(),
+    "ahead_name:str ahead_comm:str ahead_desc:str ahead_seq:i64",
+    read_at("own_"),
+)
 #: One rank in so many that is ahead of the rest: then they are the exception.
 _FEW = 4
 #: Other ranks that are known in a role, at least: of a pair alone either may be the one that errs.

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-OVERWRITTEN = {
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "processes": pl.List(pl.Int64()),
-    "holed": pl.List(pl.Int64()),
-}
+OVERWRITTEN = typed("source_id:u32 line_no:u32 processes:list[i64] holed:list[i64]")
 #: The first release that prints "Init START" of every rank.
 _STARTS = (2, 22)
 _PROCESS = ["source_id", "host", "pid"]

@@ -6,23 +6,16 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.collective_kernels import PAIRWISE
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.source_hosts import one_host
 from nccl_forensics.words import UNIDENTIFIED
 
-OWN_TIME = {
-    "rank": pl.Int32(),
-    "collectives": pl.UInt32(),
-    "own_ms": pl.Float64(),
-    "span_ms": pl.Float64(),
-    "long_count": pl.UInt32(),
-    "longest_ms": pl.Float64(),
-    "gaps_ms": pl.List(pl.Float64()),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-    "call_site": pl.String(),
-}
+OWN_TIME = typed(
+    "rank:i32 collectives:u32 own_ms:f64 span_ms:f64 long_count:u32 longest_ms:f64 gaps_ms:list[f64] source_id:u32 record:str",
+    "call_site:str",
+)
 #: What counts as long between two collectives: the margin by which a rank must be late (view ``lag``).
 LONG_MS = 50.0
 #: More ranks than a host has: nothing is read of such a job.

@@ -7,25 +7,14 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 
-UNPAIRED = {
-    "group_key": pl.String(),
-    "kind": pl.String(),
-    "sender": pl.Int32(),
-    "receiver": pl.Int32(),
-    "sends": pl.Int64(),
-    "receives": pl.Int64(),
-    "sent": pl.String(),
-    "received": pl.String(),
-    "odd": pl.Int32(),
-    "beyond": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "peer_source_id": pl.UInt32(),
-    "peer_line_no": pl.UInt32(),
-}
+UNPAIRED = typed(
+    "group_key:str kind:str sender:i32 receiver:i32 sends:i64 receives:i64 sent:str received:str odd:i32 beyond:i64 source_id:u32",
+    "line_no:u32 peer_source_id:u32 peer_line_no:u32",
+)
 _PAIR = ["group_key", "src", "dst"]
 _WHAT = ["shape", "dtype"]
 _Row = dict[str, object]

@@ -7,6 +7,7 @@ from collections import defaultdict
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.frames import typed
 from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
@@ -14,17 +15,11 @@ from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.stuck import ranks_named
 
-PASSED_OVER = {
-    "rank": pl.Int32(),
-    "waiters": pl.List(pl.Int32()),
-    "others": pl.List(pl.Int32()),
-    "op": pl.String(),
-    "call_site": pl.String(),
-    "stands_in": pl.String(),
-    "stands_at": pl.String(),
-    **read_at(),
-    **read_at("own_"),
-}
+PASSED_OVER = typed(
+    "rank:i32 waiters:list[i32] others:list[i32] op:str call_site:str stands_in:str stands_at:str",
+    read_at(),
+    read_at("own_"),
+)
 #: So many stand with the rank and made the call, at least.
 _LEAST = 2
 
@@ -80,17 +75,7 @@ def _passed(
     return [told | {"rank": row["rank"]} | {f"own_{name}": row[name] for name in PLACE} for row in own_rows.iter_rows(named=True)]
 
 
-NEW_LINES = {
-    "rank": pl.Int32(),
-    "others": pl.List(pl.Int32()),
-    "op": pl.String(),
-    "call_site": pl.String(),
-    "waits_in": pl.String(),
-    "waits_at": pl.String(),
-    "in_pairs": pl.Boolean(),
-    **read_at(),
-    **read_at("own_"),
-}
+NEW_LINES = typed("rank:i32 others:list[i32] op:str call_site:str waits_in:str waits_at:str in_pairs:bool", read_at(), read_at("own_"))
 #: Calls of a rank in the records, and at the line in which another stands, that make steps.
 _STEPS, _AGAIN = 3, 2
 

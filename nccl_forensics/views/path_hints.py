@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.values.claims import NUMBER, WORD
 from nccl_forensics.views import view
 
@@ -61,14 +62,7 @@ def path_hints(sources: pl.LazyFrame) -> pl.LazyFrame:
         )
     counted = _merely_counted(rows, kinds)
     rows = [row | {"path_rank": None, "path_strength": None} if row["source_id"] in counted else row for row in rows]
-    schema = {
-        "source_id": pl.UInt32(),
-        "path_rank": pl.Int32(),
-        "path_strength": pl.Int32(),
-        "stem": pl.String(),
-        "attempt": pl.Int32(),
-        "attempt_local_rank": pl.Int32(),
-    }
+    schema = typed("source_id:u32 path_rank:i32 path_strength:i32 stem:str attempt:i32 attempt_local_rank:i32")
     return pl.DataFrame(rows, schema=schema).lazy()
 
 

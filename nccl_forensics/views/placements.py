@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.values import pci
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label
@@ -22,16 +23,7 @@ from nccl_forensics.words import first_label
 #: Hosts that must agree on the GPU of each rank of a block: with fewer, their order may be chance.
 LEAST_KNOWN = 3
 
-PLACEMENTS_SCHEMA = {
-    "host": pl.String(),
-    "bus_id": pl.String(),
-    "gpu_index": pl.Int32(),
-    "rank": pl.Int32(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "after_source_id": pl.UInt32(),
-    "after_line_no": pl.UInt32(),
-}
+PLACEMENTS_SCHEMA = typed("host:str bus_id:str gpu_index:i32 rank:i32 source_id:u32 line_no:u32 after_source_id:u32 after_line_no:u32")
 
 _NUMBER = re.compile(r"\d+")
 

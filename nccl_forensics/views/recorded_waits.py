@@ -5,26 +5,16 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import GROUP
 
-RECORDED_WAITS = {
-    **GROUP,
-    "rank": pl.Int32(),
-    "members": pl.UInt32(),
-    "collectives": pl.UInt32(),
-    "material": pl.UInt32(),
-    "last_count": pl.UInt32(),
-    "lost_ms": pl.Float64(),
-    "worst_ms": pl.Float64(),
-    "waited_ms": pl.Float64(),
-    "waited_in_all_ms": pl.Float64(),
-    "span_ms": pl.Float64(),
-    "piped": pl.Boolean(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-}
+RECORDED_WAITS = typed(
+    GROUP,
+    "rank:i32 members:u32 collectives:u32 material:u32 last_count:u32 lost_ms:f64 worst_ms:f64 waited_ms:f64 waited_in_all_ms:f64",
+    "span_ms:f64 piped:bool source_id:u32 record:str",
+)
 #: Operations in which nobody goes on before the last has come; a root does.
 _OF_ALL = ("all_reduce", "all_gather", "all_gather_base", "reduce_scatter", "reduce_scatter_base", "all_to_all", "barrier")
 #: A last place counts where the others waited so long, and this share of the time that the operation itself takes.

@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import read_at
@@ -56,14 +57,7 @@ def _before(rows: pl.DataFrame, operations: pl.LazyFrame | Calls) -> pl.DataFram
     return asked.select("row", *key).join(told.select("row", "seq", "record"), on="row", how="left", maintain_order="left").drop("row")
 
 
-PAST_BACKWARD = {
-    "rank": pl.Int32(),
-    "in_backward": pl.List(pl.Int32()),
-    "call_site": pl.String(),
-    "backward_at": pl.String(),
-    **read_at(),
-    **read_at("peer_"),
-}
+PAST_BACKWARD = typed("rank:i32 in_backward:list[i32] call_site:str backward_at:str", read_at(), read_at("peer_"))
 #: So many must wait in backward, at least.
 _LEAST = 2
 #: What a process says whose wait for others came to nothing.

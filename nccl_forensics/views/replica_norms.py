@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-REPLICA_NORMS = {
-    "rank": pl.Int32(),
-    "step": pl.Int64(),
-    "grad_norm": pl.Float64(),
-    "usual": pl.Float64(),
-    "ranks": pl.UInt32(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-}
+REPLICA_NORMS = typed("rank:i32 step:i64 grad_norm:f64 usual:f64 ranks:u32 source_id:u32 line_no:u32")
 #: Ranks that make a majority.
 LEAST_RANKS = 3
 

@@ -10,20 +10,11 @@ import polars as pl
 from nccl_forensics.facts.setting_effects import is_setting
 from nccl_forensics.facts.settings import MUST_AGREE
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 
-SETTINGS = {
-    "name": pl.String(),
-    "value": pl.String(),
-    "ranks": pl.List(pl.Int32()),
-    "hosts": pl.List(pl.String()),
-    "processes": pl.UInt32(),
-    "of": pl.UInt32(),
-    "differs": pl.Boolean(),
-    "origin": pl.String(),
-    **read_at(),
-}
+SETTINGS = typed("name:str value:str ranks:list[i32] hosts:list[str] processes:u32 of:u32 differs:bool origin:str", read_at())
 
 #: A process: (host, pid) of NCCL's prefix, ("rank", n) of a dump that names a rank, ("dump", source) of one that does not.
 Who = tuple[object, object]

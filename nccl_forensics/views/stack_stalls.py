@@ -6,7 +6,7 @@ from collections import Counter
 
 import polars as pl
 
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.stacks.frames import function_of, split_frame
 from nccl_forensics.stacks.places import PLAIN, WAITING, WAITING_ON_GPU
 from nccl_forensics.stacks.tree import ALIKE, BUSY, CHAINED, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED
@@ -16,29 +16,11 @@ from nccl_forensics.views.deaths import gave_up
 from nccl_forensics.views.failures import WAITS
 from nccl_forensics.views.levels import came_after_all, entered_all
 
-STACK_STALLS = {
-    "cause": pl.String(),
-    "confidence": pl.String(),
-    "rank": pl.Int32(),
-    "pid": pl.Int64(),
-    "host": pl.String(),
-    "place": pl.String(),
-    "op": pl.String(),
-    "user_frame": pl.String(),
-    "why_place": pl.String(),
-    "parts_at": pl.String(),
-    "others_at": pl.String(),
-    "others_op": pl.String(),
-    "others": pl.List(pl.Int32()),
-    "others_text": pl.String(),
-    "others_count": pl.UInt32(),
-    "reason": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "end_line": pl.UInt32(),
-    "record": pl.String(),
-    **read_at("peer_"),
-}
+STACK_STALLS = typed(
+    "cause:str confidence:str rank:i32 pid:i64 host:str place:str op:str user_frame:str why_place:str parts_at:str others_at:str",
+    "others_op:str others:list[i32] others_text:str others_count:u32 reason:str source_id:u32 line_no:u32 end_line:u32 record:str",
+    read_at("peer_"),
+)
 
 
 @view(rows="processes")

@@ -6,37 +6,17 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.stacks.frames import function_of, python_frames, runs_python, split_frame, without_address
 from nccl_forensics.stacks.places import UNTOLD, WAITING, WAITING_ON_GPU, Standing, is_user, place_of, role_of, standing
 from nccl_forensics.stacks.tree import key_list, moved, odd_ones_out
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 
-THREAD_STATES = {
-    "rank": pl.Int32(),
-    "pid": pl.Int64(),
-    "host": pl.String(),
-    "role": pl.String(),
-    "sampler": pl.String(),
-    "sample": pl.UInt32(),
-    "samples": pl.UInt32(),
-    "moved": pl.Boolean(),
-    "waits": pl.UInt32(),
-    "runs": pl.UInt32(),
-    "place": pl.String(),
-    "op": pl.String(),
-    "peer": pl.Int32(),
-    "user_frame": pl.String(),
-    "active": pl.Boolean(),
-    "by_name": pl.Boolean(),
-    "stands_for": pl.UInt32(),
-    "reason": pl.String(),
-    "frames": pl.List(pl.String()),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "end_line": pl.UInt32(),
-    "record": pl.String(),
-}
+THREAD_STATES = typed(
+    "rank:i32 pid:i64 host:str role:str sampler:str sample:u32 samples:u32 moved:bool waits:u32 runs:u32 place:str op:str peer:i32",
+    "user_frame:str active:bool by_name:bool stands_for:u32 reason:str frames:list[str] source_id:u32 line_no:u32 end_line:u32 record:str",
+)
 #: Which sampler speaks for a process where several saw it: plain Python stacks first. py-spy record leaves out threads that wait.
 _TRUST = {"py-spy": 0, "py-spy-json": 1, "pystack": 2, "faulthandler": 3, "gdb": 4, "py-spy-raw": 8}
 _ALIVE = ("active", "Has the GIL")
@@ -221,31 +201,12 @@ def _frames(row: dict[str, object]) -> list[str]:
     return [str(f) for f in frames] if isinstance(frames, list) else []
 
 
-ODD_STACKS = {
-    "rank": pl.Int32(),
-    "pid": pl.Int64(),
-    "host": pl.String(),
-    "samples": pl.UInt32(),
-    "place": pl.String(),
-    "op": pl.String(),
-    "user_frame": pl.String(),
-    "why_place": pl.String(),
-    "shared_frame": pl.String(),
-    "parts_at": pl.String(),
-    "others_at": pl.String(),
-    "others_op": pl.String(),
-    "others_place": pl.String(),
-    "others": pl.List(pl.Int32()),
-    "others_text": pl.String(),
-    "others_count": pl.UInt32(),
-    "reason": pl.String(),
-    "sure": pl.Boolean(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "end_line": pl.UInt32(),
-    "record": pl.String(),
-    **read_at("peer_"),
-}
+ODD_STACKS = typed(
+    "rank:i32 pid:i64 host:str samples:u32 place:str op:str user_frame:str why_place:str shared_frame:str parts_at:str others_at:str",
+    "others_op:str others_place:str others:list[i32] others_text:str others_count:u32 reason:str sure:bool source_id:u32 line_no:u32",
+    "end_line:u32 record:str",
+    read_at("peer_"),
+)
 
 
 @view(rows="processes")

@@ -6,20 +6,11 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 
-STACK_WORK = {
-    "rank": pl.Int32(),
-    "host": pl.String(),
-    "pid": pl.Int64(),
-    "place": pl.String(),
-    "user_frame": pl.String(),
-    "samples": pl.UInt32(),
-    "others": pl.List(pl.Int32()),
-    **read_at(),
-    **read_at("peer_"),
-}
+STACK_WORK = typed("rank:i32 host:str pid:i64 place:str user_frame:str samples:u32 others:list[i32]", read_at(), read_at("peer_"))
 #: So many looks at each of so many ranks: two find somebody at work now and then in a good job, too.
 _LOOKS, _RANKS = 3, 3
 #: What one rank does for all, once in a while and for long, or when its program is over.

@@ -8,7 +8,7 @@ import polars as pl
 
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.folding import FoldedTable
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.stacks.places import PLAIN, WAITING
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
@@ -52,29 +52,15 @@ from nccl_forensics.views.standing_apart import (
 from nccl_forensics.views.step_leads import reduced_in_backward, step_further
 from nccl_forensics.views.turns import in_turn
 
-STALLS = {
-    "rank": pl.Int32(),
-    "cause": pl.String(),
-    "confidence": pl.String(),
-    "place": pl.String(),
-    "user_frame": pl.String(),
-    "why": pl.String(),
-    "waiters": pl.List(pl.Int32()),
-    "in_group": pl.List(pl.Int32()),
-    "partners": pl.List(pl.Int32()),
-    **GROUP,
-    "comm_id": pl.String(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "call_site": pl.String(),
-    **read_at(),
-    **read_at("own_"),
-    **read_at("stack_"),
-    "seen_by": pl.String(),
-    "stands": pl.Boolean(),
-    "alternative": pl.String(),
-    "against": pl.String(),
-}
+STALLS = typed(
+    "rank:i32 cause:str confidence:str place:str user_frame:str why:str waiters:list[i32] in_group:list[i32] partners:list[i32]",
+    GROUP,
+    "comm_id:str seq:i64 op:str call_site:str",
+    read_at(),
+    read_at("own_"),
+    read_at("stack_"),
+    "seen_by:str stands:bool alternative:str against:str",
+)
 
 
 @view(rows="ranks")

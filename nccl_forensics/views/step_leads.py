@@ -9,20 +9,14 @@ import polars as pl
 
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.gloo_rings import of_reducer
 
-STEP_LEADS = {
-    "rank": pl.Int32(),
-    "step": pl.Int64(),
-    "others": pl.List(pl.Int32()),
-    "others_step": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-}
+STEP_LEADS = typed("rank:i32 step:i64 others:list[i32] others_step:i64 source_id:u32 line_no:u32")
 #: Steps that all must have told alike before, and latest ones that are compared.
 _LEAST, _LATEST = 3, 64
 
@@ -51,15 +45,7 @@ def step_leads(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) 
     return found.select(pl.col(c).cast(t) for c, t in STEP_LEADS.items())
 
 
-MISSED_STEPS = {
-    "rank": pl.Int32(),
-    "missed": pl.List(pl.Int64()),
-    "step": pl.Int64(),
-    "others": pl.List(pl.Int32()),
-    "others_step": pl.Int64(),
-    **read_at(),
-    **read_at("peer_"),
-}
+MISSED_STEPS = typed("rank:i32 missed:list[i64] step:i64 others:list[i32] others_step:i64", read_at(), read_at("peer_"))
 
 
 @view(rows="ranks")

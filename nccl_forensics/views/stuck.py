@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.matching import cut_rings
@@ -15,20 +16,11 @@ from nccl_forensics.views.silences import scattered
 from nccl_forensics.views.wait_edges import OF_GROUP, ONE_WAY
 from nccl_forensics.words import UNIDENTIFIED
 
-STUCK = {
-    **OF_GROUP,
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "ranks": pl.List(pl.Int32()),
-    "size": pl.Int32(),
-    "complete": pl.Boolean(),
-    "hidden": pl.Boolean(),
-    "stated": pl.Boolean(),
-    "held": pl.Boolean(),
-    "begun": pl.Boolean(),
-    "timeout_ms": pl.Int64(),
-    **read_at(),
-}
+STUCK = typed(
+    OF_GROUP,
+    "seq:i64 op:str ranks:list[i32] size:i32 complete:bool hidden:bool stated:bool held:bool begun:bool timeout_ms:i64",
+    read_at(),
+)
 
 
 #: Operations that may end on one member before another.
@@ -124,16 +116,7 @@ def stuck(
     return pl.DataFrame(rows, schema=STUCK, infer_schema_length=None).lazy()
 
 
-DOWNSTREAM = {
-    **OF_GROUP,
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "ranks": pl.List(pl.Int32()),
-    "entered": pl.List(pl.Int32()),
-    "size": pl.Int32(),
-    "timeout_ms": pl.Int64(),
-    **read_at(),
-}
+DOWNSTREAM = typed(OF_GROUP, "seq:i64 op:str ranks:list[i32] entered:list[i32] size:i32 timeout_ms:i64", read_at())
 
 
 @view(rows="groups")

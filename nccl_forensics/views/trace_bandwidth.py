@@ -5,31 +5,16 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.bandwidth import bus_factor, ceiling
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import GROUP
 
-TRACE_BANDWIDTH = {
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-    **GROUP,
-    "backend": pl.String(),
-    "collective": pl.String(),
-    "dtype": pl.String(),
-    "bytes": pl.Int64(),
-    "ranks": pl.Int32(),
-    "ranks_seen": pl.UInt32(),
-    "members": pl.List(pl.Int32()),
-    "count": pl.UInt32(),
-    "best_ms": pl.Float64(),
-    "median_ms": pl.Float64(),
-    "queued_ms": pl.Float64(),
-    "alg_bw_gb_s": pl.Float64(),
-    "bus_bw_gb_s": pl.Float64(),
-    "best_bus_bw_gb_s": pl.Float64(),
-    "expected_gb_s": pl.Float64(),
-    "channels": pl.Int32(),
-}
+TRACE_BANDWIDTH = typed(
+    "source_id:u32 record:str",
+    GROUP,
+    "backend:str collective:str dtype:str bytes:i64 ranks:i32 ranks_seen:u32 members:list[i32] count:u32 best_ms:f64 median_ms:f64",
+    "queued_ms:f64 alg_bw_gb_s:f64 bus_bw_gb_s:f64 best_bus_bw_gb_s:f64 expected_gb_s:f64 channels:i32",
+)
 #: nccl-tests' names, by which the factors are known.
 _TESTS = {"all_to_all": "alltoall", "send": "sendrecv", "recv": "sendrecv", "send_recv": "sendrecv"}
 

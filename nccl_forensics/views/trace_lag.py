@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.values.chances import tail
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import GROUP
@@ -15,30 +16,12 @@ from nccl_forensics.views.columns import GROUP
 #: A last place counts only if the others lost at least so much: less is noise of the measurement.
 MATERIAL_NS, MATERIAL_SHARE = 20_000, 0.1
 
-TRACE_LAG = {
-    **GROUP,
-    "group_known": pl.Boolean(),
-    "rank": pl.Int32(),
-    "members": pl.UInt32(),
-    "collectives": pl.UInt32(),
-    "material": pl.UInt32(),
-    "last_count": pl.UInt32(),
-    "p_value": pl.Float64(),
-    "median_ms": pl.Float64(),
-    "p99_ms": pl.Float64(),
-    "lost_ms": pl.Float64(),
-    "worst_ms": pl.Float64(),
-    "waited_ms": pl.Float64(),
-    "window_ms": pl.Float64(),
-    "compute_excess_ms": pl.Float64(),
-    "memcpy_excess_ms": pl.Float64(),
-    "loader_excess_ms": pl.Float64(),
-    "gc_excess_ms": pl.Float64(),
-    "lead_excess_ms": pl.Float64(),
-    "host_excess_ms": pl.Float64(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-}
+TRACE_LAG = typed(
+    GROUP,
+    "group_known:bool rank:i32 members:u32 collectives:u32 material:u32 last_count:u32 p_value:f64 median_ms:f64 p99_ms:f64 lost_ms:f64",
+    "worst_ms:f64 waited_ms:f64 window_ms:f64 compute_excess_ms:f64 memcpy_excess_ms:f64 loader_excess_ms:f64 gc_excess_ms:f64",
+    "lead_excess_ms:f64 host_excess_ms:f64 source_id:u32 record:str",
+)
 _DOING = ("compute", "memcpy", "loader", "gc", "lead")
 
 

@@ -13,36 +13,16 @@ from collections import Counter
 import polars as pl
 
 from nccl_forensics.facts.collective_kernels import PAIRWISE
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import GROUP
 
-TRACE_MATCHES = {
-    **GROUP,
-    "group_known": pl.Boolean(),
-    "capture": pl.UInt32(),
-    "position": pl.Int64(),
-    "matched_by": pl.String(),
-    "rank": pl.Int32(),
-    "op": pl.String(),
-    "dtype": pl.String(),
-    "bytes": pl.Int64(),
-    "group_size": pl.Int32(),
-    "step": pl.Int64(),
-    "backend": pl.String(),
-    "channels": pl.Int32(),
-    "start_ns": pl.Int64(),
-    "duration_ns": pl.Int64(),
-    "exposed_ns": pl.Int64(),
-    "since_ns": pl.Int64(),
-    "since_compute_ns": pl.Int64(),
-    "since_memcpy_ns": pl.Int64(),
-    "since_loader_ns": pl.Int64(),
-    "since_gc_ns": pl.Int64(),
-    "since_lead_ns": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-}
+TRACE_MATCHES = typed(
+    GROUP,
+    "group_known:bool capture:u32 position:i64 matched_by:str rank:i32 op:str dtype:str bytes:i64 group_size:i32 step:i64 backend:str",
+    "channels:i32 start_ns:i64 duration_ns:i64 exposed_ns:i64 since_ns:i64 since_compute_ns:i64 since_memcpy_ns:i64 since_loader_ns:i64",
+    "since_gc_ns:i64 since_lead_ns:i64 source_id:u32 record:str",
+)
 #: Share of the positions at which operation and size must agree for a shift to be believed.
 _AGREES = 0.95
 #: Two shifts that both fit are told apart by clocks only if one brings the starts at least so much nearer.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
 #: What each figure is; printed beside it.
@@ -34,35 +35,12 @@ DEFINITIONS: dict[str, str] = {
     "the factors of nccl-tests.",
 }
 
-MEASURES = {
-    "source_id": pl.UInt32(),
-    "rank": pl.Int32(),
-    "capture": pl.UInt32(),
-    "device": pl.String(),
-    "window": pl.String(),
-    "step": pl.Int64(),
-    "steps": pl.UInt32(),
-    "record": pl.String(),
-    "span_ms": pl.Float64(),
-    "compute_ms": pl.Float64(),
-    "communication_ms": pl.Float64(),
-    "exposed_ms": pl.Float64(),
-    "stretch_ms": pl.Float64(),
-    "memcpy_ms": pl.Float64(),
-    "exposed_memcpy_ms": pl.Float64(),
-    "idle_ms": pl.Float64(),
-    "overlap_fraction": pl.Float64(),
-    "overlap_hta": pl.Float64(),
-    "overlap_tracelens": pl.Float64(),
-    "compute_fraction": pl.Float64(),
-    "host_wait_ms": pl.Float64(),
-    "loader_ms": pl.Float64(),
-    "gc_ms": pl.Float64(),
-    "lead_ms": pl.Float64(),
-    "collectives": pl.UInt32(),
-    "launch_median_us": pl.Float64(),
-    "launch_p99_us": pl.Float64(),
-}
+MEASURES = typed(
+    "source_id:u32 rank:i32 capture:u32 device:str window:str step:i64 steps:u32 record:str span_ms:f64 compute_ms:f64",
+    "communication_ms:f64 exposed_ms:f64 stretch_ms:f64 memcpy_ms:f64 exposed_memcpy_ms:f64 idle_ms:f64 overlap_fraction:f64",
+    "overlap_hta:f64 overlap_tracelens:f64 compute_fraction:f64 host_wait_ms:f64 loader_ms:f64 gc_ms:f64 lead_ms:f64 collectives:u32",
+    "launch_median_us:f64 launch_p99_us:f64",
+)
 _SUMS = (
     "duration",
     "compute",

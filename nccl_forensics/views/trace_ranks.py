@@ -6,32 +6,15 @@ from collections import defaultdict
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.values.claims import NUMBER, WORD
 from nccl_forensics.views import view
 
-TRACE_RANKS = {
-    "source_id": pl.UInt32(),
-    "rank": pl.Int32(),
-    "named_by": pl.String(),
-    "capture": pl.UInt32(),
-    "duplicate_of": pl.UInt32(),
-    "record": pl.String(),
-    "device": pl.String(),
-    "device_number": pl.Int32(),
-    "host": pl.String(),
-    "pid": pl.Int64(),
-    "gpus": pl.List(pl.String()),
-    "backend": pl.String(),
-    "nccl_version": pl.String(),
-    "world_size": pl.Int32(),
-    "start_ns": pl.Int64(),
-    "absolute": pl.Boolean(),
-    "span_ns": pl.Int64(),
-    "first_step": pl.Int64(),
-    "steps": pl.UInt32(),
-    "complete": pl.Boolean(),
-    "groups": pl.UInt32(),
-}
+TRACE_RANKS = typed(
+    "source_id:u32 rank:i32 named_by:str capture:u32 duplicate_of:u32 record:str device:str device_number:i32 host:str pid:i64",
+    "gpus:list[str] backend:str nccl_version:str world_size:i32 start_ns:i64 absolute:bool span_ns:i64 first_step:i64 steps:u32",
+    "complete:bool groups:u32",
+)
 
 
 @view(rows="traces")

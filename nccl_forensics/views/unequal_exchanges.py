@@ -8,25 +8,18 @@ from math import prod
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.wait_edges import OF_GROUP
 
-UNEQUAL_EXCHANGES = {
-    **OF_GROUP,
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "ranks": pl.List(pl.Int32()),
-    "sent": pl.Int64(),
-    "awaited": pl.Int64(),
-    "odd": pl.Int32(),
-    "own": pl.Int64(),
-    "usual": pl.Int64(),
-    "call_site": pl.String(),
-    **read_at(),
-    "ended": pl.Boolean(),
-}
+UNEQUAL_EXCHANGES = typed(
+    OF_GROUP,
+    "seq:i64 op:str ranks:list[i32] sent:i64 awaited:i64 odd:i32 own:i64 usual:i64 call_site:str",
+    read_at(),
+    "ended:bool",
+)
 _SHAPE = re.compile(r"\[(\d+(?:, ?\d+)*)\]")
 #: So many others, of one size, make the usual size.
 _OTHERS = 2

@@ -7,25 +7,18 @@ from collections import Counter
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.pair_waits import unfinished
 from nccl_forensics.views.wait_edges import OTHER_HALF
 
-UNLIKE_HALVES = {
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
-    "kind": pl.String(),
-    "rank": pl.Int32(),
-    "peer": pl.Int32(),
-    "op": pl.String(),
-    "own": pl.String(),
-    "theirs": pl.String(),
-    "call_site": pl.String(),
-    **read_at(),
-    **read_at("peer_"),
-}
+UNLIKE_HALVES = typed(
+    "group_name:str group_desc:str kind:str rank:i32 peer:i32 op:str own:str theirs:str call_site:str",
+    read_at(),
+    read_at("peer_"),
+)
 #: Sends and receives of the usual size, for each one of the odd size.
 _USUAL = 4
 

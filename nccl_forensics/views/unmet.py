@@ -8,6 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import read_at
@@ -15,23 +16,12 @@ from nccl_forensics.views.pair_waits import unfinished
 from nccl_forensics.views.sibling_stages import batches, last_posted, left_out, posted_as_many, siblings
 from nccl_forensics.views.wait_edges import OTHER_HALF
 
-UNMET = {
-    "rank": pl.Int32(),
-    "waiter": pl.Int32(),
-    "op": pl.String(),
-    "waits_in": pl.String(),
-    "number": pl.Int64(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
-    "call_site": pl.String(),
-    **read_at(),
-    "beyond_name": pl.String(),
-    "beyond_desc": pl.String(),
-    "beyond_seq": pl.Int64(),
-    "followed": pl.Boolean(),
-    "siblings": pl.List(pl.Int32()),
-    **read_at("own_"),
-}
+UNMET = typed(
+    "rank:i32 waiter:i32 op:str waits_in:str number:i64 group_name:str group_desc:str call_site:str",
+    read_at(),
+    "beyond_name:str beyond_desc:str beyond_seq:i64 followed:bool siblings:list[i32]",
+    read_at("own_"),
+)
 #: What a half is counted and cited by.
 _CITED = ("seq", "order", "source_id", "line_no", "record")
 _PAIR = ("group_key", "rank", "op", "peer")

@@ -9,22 +9,13 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.collective_kernels import PAIRWISE
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-UNSEEN_LATE = {
-    "rank": pl.Int32(),
-    "world_size": pl.Int32(),
-    "op": pl.String(),
-    "bytes": pl.Int64(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
-    "steps": pl.UInt32(),
-    "least_ms": pl.Float64(),
-    "lost_ms": pl.Float64(),
-    "window_share": pl.Float64(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
-}
+UNSEEN_LATE = typed(
+    "rank:i32 world_size:i32 op:str bytes:i64 group_name:str group_desc:str steps:u32 least_ms:f64 lost_ms:f64 window_share:f64",
+    "source_id:u32 record:str",
+)
 #: A wait of a step: at least so long, on every traced rank, and on none longer than on another by more than this factor.
 _LONG_NS, _ALIKE = 20_000_000, 1.25
 #: So few bytes per second pass over no link: whoever is in a call so long waits for somebody. A call without a size carries nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views.columns import GROUP, read_at
 
 #: What names a group, first in each row about one.
@@ -13,19 +14,12 @@ OF_GROUP = {
     "comm_id": pl.String(),
 }
 
-WAITS = {
-    **OF_GROUP,
-    "kind": pl.String(),
-    "waiter": pl.Int32(),
-    "awaited": pl.Int32(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "behind": pl.Int64(),
-    **read_at(),
-    "call_site": pl.String(),
-    "timeout_ms": pl.Int64(),
-    "created_ns": pl.Int64(),
-}
+WAITS = typed(
+    OF_GROUP,
+    "kind:str waiter:i32 awaited:i32 seq:i64 op:str behind:i64",
+    read_at(),
+    "call_site:str timeout_ms:i64 created_ns:i64",
+)
 
 #: One row of ``waits``, by column.
 Edge = dict[str, object]

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.views import view
 
-CALLS = {
-    "group_key": pl.String(),
-    "group_desc": pl.String(),
-    "rank": pl.Int32(),
-    "pg_rank": pl.Int32(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "numel_in": pl.Int64(),
-    "numel_out": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-}
+CALLS = typed("group_key:str group_desc:str rank:i32 pg_rank:i32 seq:i64 op:str numel_in:i64 numel_out:i64 source_id:u32 line_no:u32")
 
 
 @view(rows="ranks x groups")
