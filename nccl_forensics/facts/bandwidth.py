@@ -57,6 +57,9 @@ _BESIDE_NICS = ("v100-sxm", "a100-sxm", "a800-sxm", "h100 80gb hbm3", "h800", "h
 #: 200, one 100 GbE 10 to 11.5 of 12.5 with RoCE).
 OF_NICS = 0.85
 
+#: GB/s that one NIC of 100 Gbit/s carries: the least that hosts of such boards are joined by.
+ONE_NIC_GB_S = OF_NICS * 100 / 8
+
 
 def beside_nics(gpus: list[str]) -> bool:
     """Whether all of these GPUs sit on boards on which each has a NIC behind the same PCIe switch."""

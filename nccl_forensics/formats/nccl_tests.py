@@ -1,8 +1,8 @@
-"""Output of nccl-tests and rccl-tests, as text (all layouts since 2019, also inside Markdown and launcher logs), as JSON (``-J``) and as
+"""Output of nccl-tests and rccl-tests, as text (all layouts since those of NCCL 1, also inside Markdown and launcher logs), as JSON (``-J``) and as
 rccl-tests' lines of JSON (``-Z json``).
 
 Rows are read by the names in their header: the leading columns differ per test and version, ``error`` became ``#wrong`` in 2022, and
-options add columns. What is read is checked by the tool's own definition: bus bandwidth over algorithm bandwidth is a known factor.
+options add columns. Rows without a header are those of the layout since 2022, if their types, counts and sizes agree. What is read is checked by the tool's own definition: bus bandwidth over algorithm bandwidth is a known factor.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HALF = re.compile(
 _WRITER = re.compile(r"([\w.-]{1,255}):\d+:\d+ \[")
 _HALF_LINE = r"^\s*\d+(?:\.\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:\d|N/A)"
 _SIGNS = (
-    r"^(?:Rank +\d+ |nThread |Using devices|size +count|out-of-place|\(B\)|Out of bounds values|Avg bus bandwidth|Base Copy BW|nccl-tests version"
+    r"^(?:Rank +\d+ |nThread |Using devices|size +count|bytes +N |out-of-place|\(B\)|Out of bounds values|Avg bus bandwidth|Base Copy BW|nccl-tests version"
     r"|rccl-tests: |Collective test |\.\. |Test timeout|Reducing maxBytes|Writing JSON output|Per-Iteration|rank=\d+ #wrong|Errors with asterisks"
     r"|[A-Za-z0-9_.-]+: Test (?:NCCL|CUDA|HIP) failure|(?:Cuda|NCCL) failure [\w.]+:\d+ ')"
 )
@@ -46,6 +46,13 @@ _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|broad
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d$")
 #: Columns of words before the numbers; "memtype" is that of rccl-tests (coarse, fine, host).
 _LEADING = ("type", "memtype", "redop", "root")
+#: Columns of the layout since 2022, for rows whose header is lost, and how many bytes an element of a type has.
+_USUAL = ("type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
+_ELEMENT = dict.fromkeys(("int8", "uint8", "f8e4m3", "f8e5m2"), 1) | dict.fromkeys(("half", "bfloat16"), 2)
+_ELEMENT |= dict.fromkeys(("float", "int32", "uint32"), 4) | dict.fromkeys(("double", "int64", "uint64"), 8)
+_OPERATIONS = frozenset(("sum", "prod", "max", "min", "avg", "mulsum", "none", "all"))
+#: Names of columns until 2018.
+_FIRST_NAMES = {"op": "redop", "res": "error"}
 _NEAR = 0.02
 
 
@@ -90,6 +97,12 @@ def read(text: Text) -> Reading:
             found = _PROGRAM.search(line.text)
             if found and not _ROW.match(raw[line.number]):
                 program = found.group(1)
+            elif _headless(raw[line.number]) and not (runs and runs[-1].columns and not runs[-1].footed):
+                if not runs or runs[-1].footed:
+                    runs.append(_Run(line.number, facts={"collective": program, **line.where}))
+                    program = None
+                runs[-1].columns = _USUAL
+                _row(runs[-1], line, raw[line.number], claimed, gaps)
             elif runs and runs[-1].columns and not runs[-1].footed and _mended_row(runs[-1], line, raw[line.number], claimed):
                 continue
             elif runs and runs[-1].columns and not runs[-1].footed and _ROW.match(raw[line.number]):
@@ -107,9 +120,19 @@ def read(text: Text) -> Reading:
     return Reading(frames=frames, lines=line_numbers(claimed), gaps=tuple(gaps))
 
 
+def _headless(raw: str) -> bool:
+    """Whether a line is by itself a row of the layout since 2022: words that nccl-tests prints, and a size that holds the elements a whole
+    number of times."""
+    cells = raw.split()
+    if len(cells) != 2 + len(_USUAL) or cells[2] not in _ELEMENT or cells[3] not in _OPERATIONS or whole(cells[4]) is None:
+        return False
+    size, count = whole(cells[0]) or 0, whole(cells[1]) or 0
+    return count > 0 and size % (count * _ELEMENT[cells[2]]) == 0
+
+
 def _opens(line: Line, runs: Sequence[_Run]) -> bool:
     """Whether a line begins another run: a heading after rows, or a second one of its kind."""
-    if line.kind not in ("program", "rccl_program", "starting", "setup", "devices", "header"):
+    if line.kind not in ("program", "rccl_program", "starting", "setup", "devices", "header", "header_first"):
         return not runs and line.kind in ("device", "failure_nccl", "failure_cuda", "failure_old", "timeout")
     if not runs or runs[-1].footed or runs[-1].rows:
         return True
@@ -154,8 +177,9 @@ def _take(run: _Run, line: Line) -> None:
                     "gpu": (get("gpu") or "").strip() or None,
                 }
             )
-        case "header":
-            run.columns = tuple((get("columns") or "").split())
+        case "header" | "header_first":
+            run.columns = tuple(_FIRST_NAMES.get(name, name) for name in (get("columns") or "").split())
+            run.milliseconds = line.kind == "header_first"
             run.placements = run.columns.count("algbw") or 1
         case "header_units":
             run.milliseconds = "(ms)" in (get("columns") or "")
@@ -281,6 +305,7 @@ def _frames(runs: Sequence[_Run]) -> dict[str, pl.DataFrame]:
 def _summary(run: _Run, number: int) -> dict[str, object]:
     groups = {d["group"] for d in run.devices if d["group"] is not None}
     ranks = len([d for d in run.devices if d["group"] in (None, min(groups, key=str) if groups else None)]) or run.ranks
+    ranks = ranks or _counted(run)
     told = run.facts.get("collective")
     collective, known_by = (str(told), "name") if told else _collective(run, ranks)
     summary: dict[str, object] = {
@@ -291,18 +316,34 @@ def _summary(run: _Run, number: int) -> dict[str, object]:
         "collective_known_by": known_by,
         "ranks": ranks,
         "groups": len(groups) or None,
-        "hosts": list(dict.fromkeys(str(d["host"]) for d in run.devices)) or None,
+        "hosts": list(dict.fromkeys(str(d["host"]) for d in run.devices if d["host"])) or None,
         "gpus": sorted({str(d["gpu"]) for d in run.devices if d["gpu"]}) or None,
         "complete": run.footed,
     }
     return {k: v for k, v in summary.items() if k not in ("named", "error_line")}
 
 
+def _best_row(run: _Run) -> dict[str, object]:
+    return max(run.rows, key=lambda r: (float(str(r["alg_bw_gb_s"] or 0)), int(str(r["bytes"] or 0))))
+
+
+def _counted(run: _Run) -> int | None:
+    """Ranks of an all_reduce that lists no devices, by its own definition: bus over algorithm bandwidth is 2 (n - 1) / n, and above one of
+    no other collective; of many ranks the rounded figures do not tell."""
+    if not run.rows:
+        return None
+    algorithm, bus = (real(str(_best_row(run)[name])) for name in ("alg_bw_gb_s", "bus_bw_gb_s"))
+    if not algorithm or bus is None or not 1 + _NEAR < bus / algorithm < 2 - _NEAR:
+        return None
+    ranks = 2 / (2 - bus / algorithm)
+    return round(ranks) if abs(ranks - round(ranks)) < 5 * _NEAR else None
+
+
 def _collective(run: _Run, ranks: int | None) -> tuple[str | None, str | None]:
     """Which collective a table without a name shows: by its columns, and by the ratio of its bandwidths."""
     if not run.rows:
         return None, None
-    sample = max(run.rows, key=lambda r: (float(str(r["alg_bw_gb_s"] or 0)), int(str(r["bytes"] or 0))))
+    sample = _best_row(run)
     reduces, rooted = sample["red_op"] is not None, sample["root"] is not None
     if rooted:
         return ("reduce" if reduces else "broadcast"), "columns"
@@ -494,6 +535,10 @@ FORMATS = (
             ": Test failure ",
             "Collective test ",
             "nccl-tests version",
+            # Rows whose header is lost.
+            "sum      -1",
+            "none      -1",
+            "none       0",
         ),
         read=read,
         # Before NCCL's own format: a row may share its line with one of NCCL's.

@@ -27,7 +27,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.facts.bandwidth import COPIES_FROM, LARGE_BYTES, OF_NICS, beside_nics, ceiling, copy_limit
+from nccl_forensics.facts.bandwidth import COPIES_FROM, LARGE_BYTES, OF_NICS, ONE_NIC_GB_S, beside_nics, ceiling, copy_limit
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
@@ -167,7 +167,8 @@ def _against_platform(
     best: list[dict[str, object]], expected: float, nics: Mapping[str, list[float]], ports: Mapping[str, list[float]]
 ) -> Iterator[Finding]:
     """Runs against what is configured, else what the platform reaches, else what the NICs of their hosts carry: those that NCCL uses, or
-    where nothing tells them the ports that are up, of which a run may have been meant to use some."""
+    where nothing tells them the ports that are up, of which a run may have been meant to use some. Where nothing tells of NICs at all, below
+    half of what a single one carries is too little for boards that have one beside each GPU."""
     for run in best:
         if run["collective"] != "all_reduce":
             continue
@@ -185,6 +186,8 @@ def _against_platform(
             (goal, source), by_ports = carried, True
             if value >= _HALF * goal or not beside_nics(gpus):
                 continue
+        elif len(hosts) >= _TWO and beside_nics(gpus) and value < _HALF * ONE_NIC_GB_S:
+            goal, source = ONE_NIC_GB_S, f"{OF_NICS:.0%} of one NIC of 100 Gbit/s, where hosts of such GPUs have several"
         else:
             continue
         if value >= _WATCH * goal:

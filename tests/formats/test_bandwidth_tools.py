@@ -56,6 +56,46 @@ def test_the_host_of_a_line_that_cuts_a_row_is_no_part_of_its_last_number(host: 
     assert reading.frames["bandwidth_rows"]["wrong"].to_list() == [wrong, 0]
 
 
+OF_NCCL_1 = """# Using devices
+#   Rank  0 uses device  0 [0x0a] GPU of old
+#   Rank  1 uses device  1 [0x09] GPU of old
+#   Rank  2 uses device  2 [0x06] GPU of old
+#   Rank  3 uses device  3 [0x05] GPU of old
+
+#                                                 out-of-place                    in-place
+#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res
+    10000000      10000000    char     sum    2.000   5.00   7.50    0e+00    2.500   4.00   6.00    0e+00
+"""
+
+
+def test_a_table_of_nccl_1_is_read_in_milliseconds():
+    reading = read_source(OF_NCCL_1.encode())
+    [test] = reading.frames["bandwidth_tests"].to_dicts()
+    assert (test["collective"], test["ranks"], test["hosts"], test["gpus"]) == ("all_reduce", 4, None, ["GPU of old"])
+    rows = reading.frames["bandwidth_rows"]
+    assert rows.select("bytes", "red_op", "time_us", "max_error").rows() == [(10000000, "sum", 2000.0, 0.0), (10000000, "sum", 2500.0, 0.0)]
+
+
+ROWS = """   268435456      67108864     float     sum      -1  1111.86  241.43  422.50       0  1112.92  241.20  422.10      {wrong}
+   536870912     134217728     float     sum      -1  2201.10  243.91  426.84       0  2203.30  243.66  426.41       0
+"""
+
+
+def test_rows_whose_header_is_lost_are_read_as_those_of_the_usual_layout():
+    reading = read_source(ROWS.format(wrong=7).encode())
+    [test] = reading.frames["bandwidth_tests"].to_dicts()
+    assert (test["collective"], test["collective_known_by"], test["ranks"], test["complete"]) == ("all_reduce", "ratio", 8, False)
+    assert reading.frames["bandwidth_rows"]["wrong"].to_list() == [0, 7, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "other", [ROWS.replace("67108864 ", "67108865 "), ROWS.replace("float", "thing"), ROWS.replace("     {wrong}", "")]
+)
+def test_a_line_whose_size_does_not_hold_its_elements_or_that_has_other_words_or_cells_is_no_row(other: str):
+    frames = read_source(other.splitlines()[0].format(wrong=0).encode()).frames
+    assert "bandwidth_rows" not in frames
+
+
 def test_a_run_that_died_keeps_its_error_its_host_and_the_size_it_had_reached():
     reading = read("nccl_tests/wrong_and_cut.txt")
     [test] = reading.frames["bandwidth_tests"].to_dicts()

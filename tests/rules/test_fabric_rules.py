@@ -349,6 +349,14 @@ def test_cards_that_may_reach_their_nic_through_the_processor_are_a_warning():
     assert finding.severity == "warning"
 
 
+def test_where_nothing_tells_of_nics_less_than_half_of_one_is_too_little_for_boards_that_have_eight():
+    alone = {"hosts": ("a", "b"), "ranks": 16}
+    [finding] = slow(run(3.1, **alone))
+    assert finding.title == "AllReduce of 16 ranks on a, b reaches 3.1 of 11 GB/s bus bandwidth (29%, broken)"
+    assert (finding.severity, finding.hosts) == ("error", ("a", "b"))
+    assert slow(run(9.0, **alone)) == slow(run(3.1, **alone, gpus=["NVIDIA A100-PCIE-40GB"])) == []
+
+
 def curve(*gb_s: float) -> list[Finding]:
     """A run of sizes from 32 MiB on, each twice the one before."""
     test, row = run(0.0, gpus=["X"])
