@@ -63,7 +63,8 @@ class Rule:
         for finding in self.function(*lazy, **thresholds):
             if len(found) == self.at_most:
                 break
-            found.append(_named(replace(finding, cause=finding.cause or self.cause, severity=finding.severity or self.severity)))
+            cause, severity = finding.cause or self.cause, finding.severity or self.severity
+            found.append(_named(replace(finding, cause=cause, severity=severity, culprits=blamed_by(finding))))
         return found
 
 

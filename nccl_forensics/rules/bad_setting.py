@@ -78,7 +78,6 @@ def _finding(row: dict[str, object], known: Setting, harm: Harm) -> Finding:
         confidence="high" if row["origin"] == "nccl" or ranks else "medium",
         ranks=ranks,
         hosts=tuple(str(h) for h in hosts) if isinstance(hosts, list) else (),
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=(known.name, value),
         evidence=cite([row], f"{known.name} is set"),
         evidence_total=int(str(row["processes"])),

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import at_frame, cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.words import ranks_words, verb
@@ -89,7 +89,6 @@ def clients_never_joined(
         else "The message counts those that came. In a good job it stops as soon as the others do; a log that was cut there looks the same.",
         confidence="medium" if gave_up else "low",
         ranks=named,
-        culprits=tuple(Culprit(rank=r) for r in named),
         subject=("clients", str(wanted)),
         evidence=(
             *cite([row], f"{came} of {wanted} came"),

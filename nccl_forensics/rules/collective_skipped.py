@@ -67,7 +67,6 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
             f"while {ranks_words(ranks)} {verb(ranks, 'was', 'were')} already in {row['found_op']}{own}: {row['why']}.{doubt_words(row)}",
             confidence=confidence,
             ranks=ranks,
-            culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), str(row["peer_call_site"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
@@ -131,7 +130,6 @@ def collective_skipped_whole_step(missed_steps: pl.LazyFrame, failures: pl.LazyF
         f"{verb(ranks, 'it', 'them')}.",
         confidence="medium",
         ranks=ranks,
-        culprits=tuple(Culprit(rank=rank) for rank in ranks),
         subject=("step",),
         evidence=(
             *cite(rows, "the step after the one that it does not tell"),
@@ -171,7 +169,6 @@ def collective_skipped_ahead(overtakers: pl.LazyFrame) -> Iterator[Finding]:
             "to which none of the others has come: that is the next call of this kind, and the one in which they wait was never made there.",
             confidence="medium",
             ranks=ranks,
-            culprits=tuple(Culprit(rank=rank) for rank in ranks),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"]), str(row["call_site"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
             evidence=(

@@ -22,7 +22,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Culprit, Divergence, Finding
+from nccl_forensics.model import Action, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.endings import raised_at
 from nccl_forensics.words import group_words, operation_words, ranks_words
@@ -79,7 +79,6 @@ def ddp_unused_parameter(
         summary="DistributedDataParallel waits for gradients of these parameters on these ranks; the other ranks are victims.",
         confidence="high" if chosen else "medium",
         ranks=chosen,
-        culprits=tuple(Culprit(rank=r) for r in chosen),
         subject=("ddp", *names[:3]),
         evidence=evidence,
         remedy=_REMEDY,
@@ -114,7 +113,6 @@ def ddp_bucket_passed(
             f"use some parameters in this step, and they went on to {row['found_op']}{where}.",
             confidence="medium",
             ranks=ranks,
-            culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=("ddp", "bucket"),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
@@ -151,7 +149,6 @@ def _by_their_ends(past: pl.DataFrame) -> Iterator[Finding]:
         + (f", and {ranks_words(ranks[:1])} went on to {where}." if where else "."),
         confidence="medium",
         ranks=ranks,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("ddp", "bucket"),
         evidence=(
             *cite(past, "ended in a collective that is not the bucket of the others"),

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words
 
@@ -98,7 +98,6 @@ def _finding(ranks: tuple[int, ...], title: str, rows: pl.DataFrame, whole: bool
         ),
         confidence="medium" if whole else "low",
         ranks=ranks,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("desync", *map(str, ranks)),
         evidence=cite(rows, "line of the desync report"),
         evidence_total=rows.height,

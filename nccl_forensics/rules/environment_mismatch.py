@@ -22,7 +22,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.facts.settings import MUST_AGREE
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words
 
@@ -103,7 +103,6 @@ def environment_mismatch(
             confidence="medium" if shared or in_init or (tie and unset == usual and unset) else "high",
             ranks=tuple(sorted(odd)),
             hosts=hosts,
-            culprits=tuple(Culprit(rank=r) for r in sorted(odd)),
             subject=(str(name),),
             evidence=(
                 *cite(part.filter(pl.col("value").is_not_null()), f"{name} as this process has it"),
@@ -207,7 +206,6 @@ def channels_differ(comm_channels: pl.LazyFrame) -> Iterator[Finding]:
             confidence="medium",
             ranks=odd,
             hosts=hosts,
-            culprits=tuple(Culprit(rank=r) for r in odd),
             subject=("channels",),
             evidence=(*cite(few, "another number of channels"), *cite(most.head(1), "the number of the others")),
             evidence_total=few.height + 1,

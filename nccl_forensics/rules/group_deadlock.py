@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
-from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
+from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.words import group_words, operation_words, ranks_words
@@ -81,7 +81,6 @@ def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | N
             + (f" Called at {' and '.join(sites)}." if sites else ""),
             confidence=confidence,
             ranks=ranks,
-            culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=(str(row["group_desc"] or row["group_name"]), str(row["other_desc"] or row["other_name"]), *sites[:1]),
             divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
             evidence=(

@@ -26,7 +26,7 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, given
+from nccl_forensics.model import Action, Confidence, Finding, given
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words, verb
 
@@ -200,7 +200,6 @@ def host_stall_by_unique_id(exceptions: pl.LazyFrame, endings: pl.LazyFrame | No
         "data that one process prepares for all while the others wait behind a barrier, a download, a slow start.",
         confidence="medium" if ranks else "low",
         ranks=ranks,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("unique-id", str(root)),
         evidence=cite([row for _, row in told], "waited for the unique id in vain", at_most=8),
         evidence_total=len(told),

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import hosts_of, where_reported
 from nccl_forensics.words import ranks_words, verb
@@ -79,7 +79,6 @@ def mixed_transports(
             confidence="high" if slow and both else "medium",
             ranks=slow,
             hosts=where,
-            culprits=tuple(Culprit(rank=r) for r in slow),
             subject=("mixed-transports", *hosts),
             evidence=cite(rows, "said by NCCL"),
             evidence_total=rows.height,
@@ -106,7 +105,6 @@ def _by_their_own_words(chosen: tuple[int, ...], networks: pl.LazyFrame, comms: 
         confidence="medium",
         ranks=chosen,
         hosts=hosts,
-        culprits=tuple(Culprit(rank=r) for r in chosen),
         subject=("mixed-transports", *hosts),
         evidence=(*cite(slow, "chose sockets"), *cite(fast, "chose RDMA"), *cite(failed.head(4), "a connection of the network failed")),
         remedy="Compare NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and the RDMA devices of both hosts.",

@@ -322,7 +322,6 @@ def _loopback_peers(failed: pl.DataFrame, named: pl.LazyFrame, host_ranks: pl.La
         "bootstrapped over loopback.",
         confidence="medium",
         ranks=meant,
-        culprits=tuple(Culprit(rank=r) for r in meant),
         subject=("loopback", *host),
         evidence=(*cite(asked, "the address that a peer gave"), *cite(used.head(1), "the interface of a process seen here")),
         evidence_total=asked.height + 1,

@@ -72,7 +72,6 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.
             confidence="high",
             ranks=ranks,
             hosts=hosts_of(shared if shared.height else twice),
-            culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=("duplicate-gpu",),
             evidence=(*cite(twice, "refused: duplicate GPU"), *(cite(shared, "began with the same GPU") if shared.height else ())),
             evidence_total=twice.height + shared.height,
@@ -179,7 +178,6 @@ def bootstrap_disagreement(nccl_errors: pl.LazyFrame, nccl_comms: pl.LazyFrame |
         confidence="high" if ranks else "medium",
         ranks=ranks,
         hosts=hosts_of(odd) if odd.height else (),
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=(str(rows["kind"][0]),),
         evidence=(
             *cite(rows, "said by the process that gathers the addresses"),

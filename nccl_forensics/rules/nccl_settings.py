@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.settings import EFFECTS, IN_CONFIG
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.ties import Job, closest, job_of, tied
 from nccl_forensics.words import ranks_words
@@ -54,7 +54,6 @@ def _found(settings: pl.LazyFrame, cause: str, job: Job, *, sure: bool = True, s
                 confidence="high" if (sure or (sure_of_some and not everywhere)) and (row["origin"] == "nccl" or ranks) else "medium",
                 ranks=ranks,
                 hosts=tuple(row["hosts"]),
-                culprits=tuple(Culprit(rank=r) for r in ranks),
                 subject=(effect.name, str(row["value"])),
                 evidence=cite([row], f"{effect.name} is set"),
                 evidence_total=row["processes"],
@@ -206,7 +205,6 @@ def few_channels_by_setting(
             confidence="high" if int(row["value"]) <= hardly else "medium",
             ranks=tuple(row["ranks"]),
             hosts=tuple(row["hosts"]),
-            culprits=tuple(Culprit(rank=r) for r in row["ranks"]),
             subject=(str(row["name"]), str(row["value"])),
             evidence=(
                 *cite([row], f"{row['name']} is set"),

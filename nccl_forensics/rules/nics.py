@@ -342,7 +342,6 @@ def socket_fallback(
         confidence="high" if seen else "medium" if meant else "low",
         ranks=ranks,
         hosts=hosts,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("socket", *hosts),
         evidence=(
             *cite(sockets, "chose the network Socket"),

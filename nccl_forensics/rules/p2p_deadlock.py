@@ -92,7 +92,6 @@ def _gone_on(stalls: pl.LazyFrame, left_unheld: pl.LazyFrame) -> Finding | None:
         f"{'at ' + str(waiting['user_frame'].drop_nulls()[0]) if waiting['user_frame'].drop_nulls().len() else 'in theirs'}.",
         confidence="medium",
         ranks=ranks,
-        culprits=tuple(Culprit(rank=rank) for rank in ranks),
         subject=(str(first["group_desc"] or first["group_name"] or "group"), str(first["call_site"] or "")),
         divergence=Divergence(first["group_name"], first["comm_id"], first["seq"], first["op"]),
         evidence=cite(left, "the call to which it went on, and its number among all calls of the group"),
@@ -129,7 +128,6 @@ def p2p_deadlock_by_watchdogs(watchdog_calls: pl.LazyFrame, groups: pl.LazyFrame
             summary=f"Each waits for the other to {'receive' if word == 'send' else 'send'}. Whoever waits for these two in other groups waits for ever.",
             confidence="medium",
             ranks=ranks,
-            culprits=tuple(Culprit(rank=rank) for rank in ranks),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), word),
             evidence=cite(
                 [{"source_id": s, "line_no": n} for s, n in zip(row["source_id"], row["line_no"], strict=True)],

@@ -57,7 +57,6 @@ def p2p_unpaired(unpaired: pl.LazyFrame) -> Iterator[Finding]:
         # A single call that one side lacks may be a line that was lost.
         confidence="low" if rows.height == 1 and first["kind"] == "calls" and abs(first["sends"] - first["receives"]) == 1 else "medium",
         ranks=odd,
-        culprits=tuple(Culprit(rank=r) for r in odd),
         subject=("unpaired", str(first["kind"])),
         evidence=(
             *cite(rows, "the last send of the one to the other", at_most=8),

@@ -25,7 +25,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Confidence, Culprit, Finding
+from nccl_forensics.model import Action, Confidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views.log_ends import copied_in_part
@@ -118,7 +118,6 @@ def rank_never_joined(
             + (_ANSWERED if answered else ""),
             confidence=_CONFIDENCE[(len(missing) > 1) + lost],
             ranks=named,
-            culprits=tuple(Culprit(rank=r) for r in named),
             subject=("never-joined", str(size)),
             evidence=(
                 *cite(part, f"started with nranks {size} and never completed", at_most=8),
@@ -156,7 +155,6 @@ def _smaller(part: pl.DataFrame, size: int, world: int, missing: Sequence[int], 
         + ("" if named else "It numbers its own ranks, and which of the job these numbers mean the evidence does not tell."),
         confidence=_CONFIDENCE[(not there) + (len(missing) > 1)],
         ranks=named,
-        culprits=tuple(Culprit(rank=r) for r in named),
         subject=("never-joined", str(size)),
         evidence=(
             *cite(part, f"started with nranks {size} and never completed", at_most=8),
@@ -260,7 +258,6 @@ def _other_release(
         confidence="medium",
         hosts=hosts,
         ranks=odd,
-        culprits=tuple(Culprit(rank=r) for r in odd),
         subject=("never-joined", "other-release"),
         evidence=(
             *cite(told, "a message of another size, before any communicator", at_most=4),

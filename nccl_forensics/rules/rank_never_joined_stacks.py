@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import at_frame, cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.words import ranks_words, verb
@@ -59,7 +59,6 @@ def rank_never_joined_by_stacks(last_calls: pl.LazyFrame) -> Iterator[Finding]:
         summary=f"By its stack, {ranks_words(ranks[:1])} is still on its host{where} ({first['place']}); the others wait for a process group to be made.",
         confidence="medium",
         ranks=ranks,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("init", str(first["user_frame"] or first["place"])),
         evidence=(
             *at_frame(cite(away, "stack of a rank that has not come"), first["user_frame"] if away.height == 1 else None),

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Confidence, Culprit, Finding
+from nccl_forensics.model import Action, Confidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.endings import raised_at
 from nccl_forensics.words import ranks_words, verb
@@ -84,7 +84,6 @@ def rank_never_joined_by_store(
             cause="environment-mismatch" if itself else None,
             confidence=confidence,
             ranks=ranks,
-            culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=("store-key", str(rank)),
             evidence=(
                 *cite([raised_at(row) for row in part.iter_rows(named=True)], f"waited for the address of rank {rank}", at_most=8),

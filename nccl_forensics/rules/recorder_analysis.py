@@ -27,7 +27,7 @@ from typing import Any
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
+from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.views.calls import op_word
 from nccl_forensics.words import operation_words, ranks_words
@@ -153,7 +153,6 @@ def _finding(rows: list[dict[str, Any]], ranks: tuple[int, ...], title: str, con
         summary="Said by torch's analyzer of Flight Recorder dumps; the dumps themselves were not handed in.",
         confidence=confidence,
         ranks=ranks,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=(description or name, str(first["op"]), *map(str, ranks)),
         divergence=Divergence(name or None, None, first["seq"], first["op"]),
         evidence=cite(rows, "the analyzer's words"),

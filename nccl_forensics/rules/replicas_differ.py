@@ -23,7 +23,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 
 
@@ -62,7 +62,6 @@ def replicas_differ(
             summary=f"It had agreed for {since} steps. Its copy of the model has parted from the others'.",
             confidence="medium",
             ranks=(int(rank),),
-            culprits=(Culprit(rank=int(rank)),),
             subject=(f"rank {rank}", "gradient norm"),
             evidence=cite(own.head(6), "the norm that only this rank has"),
             evidence_total=own.height,

@@ -113,7 +113,6 @@ def shape_mismatch_by_transport(
             summary=f"{others} recorded the same sizes and types; {ranks_words(ranks)} left no record and received more bytes than it expected.",
             confidence="medium",
             ranks=ranks,
-            culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=("gloo-size", str(odd["last_op"][0])),
             evidence=(*cite(lines, "received data size does not match"), *cite(odd, "what the others recorded alike")),
             remedy=f"Compare the tensor's shape and type on this rank at {odd['last_call_site'][0] or 'that collective'}.",
@@ -207,7 +206,6 @@ def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines
         cause=causes[0],
         confidence="medium",
         ranks=(rank,),
-        culprits=(Culprit(rank=rank),),
         subject=("gloo-size", str(odd["last_op"][0]), "another call"),
         evidence=(
             *cite([own], "where the rank stood that aborted"),
@@ -257,7 +255,6 @@ def _a_step_further(
         ),
         confidence="medium",
         ranks=who,
-        culprits=tuple(Culprit(rank=rank) for rank in who),
         subject=("gloo-size", "a step further"),
         evidence=(*cite(leads, "the step that the others have not told"), *cite(lines, "received data size does not match")),
         remedy=f"Find the branch by which {ranks_words(who)} passes {where} without the call.",
@@ -410,7 +407,6 @@ def _by_length(found: pl.DataFrame, last_calls: pl.LazyFrame | None) -> Finding:
         cause=cause,
         confidence=confidence,
         ranks=odd,
-        culprits=tuple(Culprit(rank=r) for r in odd),
         subject=("gloo-size", str(row["op"])),
         divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
         evidence=(

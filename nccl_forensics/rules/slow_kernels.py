@@ -26,7 +26,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import AT_MOST, cite, whereabouts
-from nccl_forensics.model import Action, Confidence, Culprit, Finding
+from nccl_forensics.model import Action, Confidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words, time_words, verb
 
@@ -101,7 +101,6 @@ def _slow(
         severity="warning" if uneven and least < _TWICE else None,
         confidence=confidence,
         ranks=ranks,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("straggler", what, ",".join(map(str, ranks))),
         evidence=tuple(e for row in slow.iter_rows(named=True) for e in cite([whereabouts(row)], _most(row)))[:AT_MOST],
         evidence_total=slow.height,

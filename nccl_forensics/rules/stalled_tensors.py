@@ -25,7 +25,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words
 
@@ -70,7 +70,6 @@ def _finding(part: pl.DataFrame, latest: pl.DataFrame, *, went_on: bool) -> Find
         severity="warning" if went_on else "critical",
         confidence="low",
         ranks=named,
-        culprits=tuple(Culprit(rank=r) for r in named),
         subject=("horovod", *map(str, absent)),
         evidence=cite(latest, "line of Horovod's stall inspector"),
         evidence_total=part.height,

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words
 
@@ -62,7 +62,6 @@ def host_stall_by_heartbeat(watchdog: pl.LazyFrame, source_ranks: pl.LazyFrame |
         + (f" A timeout struck {ranks_words(tuple(sorted(late)))}." if late else ""),
         confidence="medium",
         ranks=ranks,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("watchdog", *map(str, ranks)),
         evidence=cite(stuck, "the watchdog stood still"),
         evidence_total=stuck.height,

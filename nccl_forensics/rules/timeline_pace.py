@@ -25,7 +25,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
-from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Action, Confidence, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.words import time_words, verb
 
@@ -135,7 +135,6 @@ def _workers(rows: pl.DataFrame, peers: pl.DataFrame, slow: pl.DataFrame) -> Fin
         confidence=confidence,
         severity=_severity(worst["share"]),
         ranks=tuple(sorted(ranks)),
-        culprits=tuple(Culprit(rank=r) for r in sorted(ranks)),
         subject=tuple(names),
         evidence=(*cite(of.head(_SHOWN), "its longest computation of a step"), *cite(beside, "that of another worker of the stage")),
         evidence_total=of.height + beside.height,
@@ -157,7 +156,6 @@ def _stages(rows: pl.DataFrame, uneven: pl.DataFrame) -> Finding:
         confidence="medium",
         severity=_severity(worst["share"]),
         ranks=ranks,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=tuple(names),
         evidence=cite(of.head(_SHOWN), "the longest computation of a step of a worker of this stage"),
         evidence_total=of.height,

@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
-from nccl_forensics.model import Action, Culprit, Divergence, Finding
+from nccl_forensics.model import Action, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import group_words, operation_words, ranks_words
 
@@ -61,7 +61,6 @@ def timeout_too_short(
             severity="critical" if over else "warning",
             confidence="high" if over else "medium",
             ranks=(row["late"],),
-            culprits=(Culprit(rank=row["late"]),),
             subject=("timeout", str(row["group_desc"] or row["group_name"]), str(row["op"])),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
             evidence=(

@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.values.damage import cut_off, one_bit
 from nccl_forensics.words import ranks_words
@@ -124,7 +124,6 @@ def _differ(seen: pl.DataFrame, counts: list[dict[str, Any]]) -> Finding:
         confidence="medium" if flipped or (countable and tied) else "high",
         ranks=ranks,
         hosts=tuple(sorted({h for h in lines["host"].to_list() if h})) if ranks else (),
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("nccl", str(odd["version"]), str(usual["version"])),
         evidence=(*cite(lines, f"loads {odd['version']}"), *cite(other, f"loads {usual['version']}")),
         remedy="Use one image (or one NCCL in LD_LIBRARY_PATH) on all ranks.",

@@ -26,7 +26,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
-from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
+from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.views.calls import op_word
 from nccl_forensics.words import group_words, operation_words, ranks_words
@@ -92,7 +92,6 @@ def collective_skipped_by_watchdog(
             f"at position {later['seq']}, and at {own['seq']} one of {first['numel_in']} elements.",
             confidence="medium",
             ranks=(rank,),
-            culprits=(Culprit(rank=rank),),
             subject=(str(first["group_desc"] or first["group_key"]), str(first["op"])),
             divergence=Divergence(str(first["group_key"]).removeprefix("pg:"), None, first["seq"], first["op"]),
             evidence=(
@@ -168,7 +167,6 @@ def _finding(part: pl.DataFrame, what: str, prevention: str) -> Iterator[Finding
         summary="The watchdogs of the group name one position and do not agree on what was called there.",
         confidence=confidence,
         ranks=ranks,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=(str(first["group_desc"] or first["group_key"]), str(first["op"])),
         divergence=Divergence(str(first["group_key"]).removeprefix("pg:"), None, first["seq"], first["op"]),
         evidence=(*cite(odd, "says otherwise"), *cite(others.head(4), "what most ranks say")),

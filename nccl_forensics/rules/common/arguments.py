@@ -110,7 +110,6 @@ def _another_call(row: Mapping[str, object], kind: str, word: str, lines: tuple[
         cause=cause,
         confidence="medium",
         ranks=tuple(ranks),
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), lines[0]),
         divergence=Divergence(_text(row["group_name"]), _text(row["comm_id"]), int(str(row["seq"])), _text(row["expected_op"])),
         evidence=(
@@ -161,7 +160,6 @@ def _left_out(
         cause="collective-skipped",
         confidence="medium",
         ranks=tuple(ranks),
-        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), str(theirs)),
         divergence=Divergence(_text(row["group_name"]), _text(row["comm_id"]), int(str(row["seq"])), _text(row["expected_op"])),
         evidence=(

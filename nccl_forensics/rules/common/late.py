@@ -109,7 +109,6 @@ def late_finding(row: Mapping[str, object], title: str, *, remedy: str, preventi
         severity="error",
         confidence="high" if row["group_known"] and float(str(row["p_value"])) <= 1e-6 and in_all_steps(row) else "medium",
         ranks=(rank,),
-        culprits=(Culprit(rank=rank),),
         subject=("traces", str(row["group_desc"] or row["group_name"] or "all ranks"), str(rank)),
         evidence=(
             *cite(spans, str(row["span_name"])),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import AT_MOST, at_frame, cite, whereabouts
-from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Evidence, Finding
+from nccl_forensics.model import Action, Confidence, Divergence, Evidence, Finding
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 #: Causes that say in which call a rank stands: whose stack or record is missing is never given one of these.
@@ -69,7 +69,6 @@ def stall_findings(
             + (f" The others {'called it' if cause == 'gpu-stall' else 'wait'} at {first['call_site']}." if first["call_site"] else ""),
             confidence=confidence,
             ranks=ranks,
-            culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=(
                 str(first["user_frame"] or first["place"] or ""),
                 str(first["group_desc"] or first["group_name"] or ""),
