@@ -53,9 +53,7 @@ def folded(names: Iterable[str]) -> list[str]:
 
 def _follows(name: str, other: str) -> bool:
     one, two = _NUMBERED.fullmatch(name), _NUMBERED.fullmatch(other)
-    if one is None or two is None or one[1] != two[1] or int(two[2]) != int(one[2]) + 1:
-        return False
-    return len(one[2]) == len(two[2]) or not (one[2].startswith("0") and len(one[2]) > 1)
+    return one is not None and two is not None and one[1] == two[1] and two[2] == str(int(one[2]) + 1).zfill(len(one[2]))
 
 
 def _run(first: str, last: str) -> str:

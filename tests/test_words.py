@@ -35,6 +35,7 @@ def test_a_group_is_called_by_what_tells_it_from_others(group: dict[str, object]
         # Two are no run; another width with zeros before it, another stem and a gap end one.
         (["a1", "a2", "b3"], ["a1", "a2", "b3"]),
         (["a01", "a2", "a3"], ["a01", "a2", "a3"]),
+        (["0", "01", "02"], ["0", "01", "02"]),
         (["a1", "a3", "a5"], ["a1", "a3", "a5"]),
     ],
 )

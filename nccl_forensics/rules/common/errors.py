@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.views.lost_hosts import INTERFACES
+
 #: Where nothing tells of processes.
 NOBODY = pl.LazyFrame(schema={"host": pl.String(), "pid": pl.Int64(), "rank": pl.Int32(), "source_id": pl.UInt32()})
 
@@ -37,3 +39,28 @@ def hosts_of(rows: pl.DataFrame) -> tuple[str, ...]:
 def ranks_of(rows: pl.DataFrame) -> tuple[int, ...]:
     """Distinct known ranks, sorted."""
     return tuple(sorted({int(r) for r in rows["rank"].to_list() if r is not None}))
+
+
+#: Times that one process must have tried in vain before it counts.
+_TRIES = 3
+
+
+def still_trying(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame, kind: str = "connect-retry") -> pl.LazyFrame:
+    """The last retry of each process whose log ends with it, or with a torn line behind it, after at least ``_TRIES`` of them: it got no
+    further."""
+    place = ["source_id", "host", "pid"]
+    retries = nccl_errors.filter(pl.col("kind") == kind).sort("source_id", "line_no")
+    counted = retries.group_by(place, maintain_order=True).agg(pl.len().alias("tries"), pl.all().exclude(place).last())
+    ends = nccl_tails.group_by(place).agg(last_line=pl.col("line_no").max())
+    last = counted.join(ends, on=place, nulls_equal=True).filter(
+        (pl.col("tries") >= _TRIES) & (pl.col("line_no") + 1 >= pl.col("last_line"))
+    )
+    return last.drop("tries", "last_line")
+
+
+def own_addresses(nccl_network: pl.LazyFrame | None, hosts: tuple[str, ...]) -> set[str]:
+    """Addresses that processes of ``hosts`` use themselves."""
+    if nccl_network is None:
+        return set()
+    told = nccl_network.filter(pl.col("item").is_in(INTERFACES) & pl.col("host").is_in(hosts))
+    return {str(a).split("<")[0] for a in told.select(pl.col("address").drop_nulls().unique()).collect()["address"].to_list()}
