@@ -18,9 +18,7 @@ Print the tensor's shape, or the call, on the deviating rank just before this co
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from math import prod
 
 import polars as pl
 
@@ -28,6 +26,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.values.shapes import elements
 from nccl_forensics.views.calls import op_word
 from nccl_forensics.words import group_words, operation_words, ranks_words
 
@@ -125,14 +124,8 @@ def _later(own: dict[str, object], peers: list[int], operations: pl.LazyFrame) -
         & (pl.col("op") == op_word(pl.lit(own["op"], dtype=pl.String)))
     )
     columns = ("seq", "shape", "source_id", "line_no", "record")
-    alike = [r for r in near.select(columns).sort("seq", "source_id").collect().to_dicts() if _elements(r["shape"]) == own["numel_in"]]
+    alike = [r for r in near.select(columns).sort("seq", "source_id").collect().to_dicts() if elements(r["shape"])[:1] == [own["numel_in"]]]
     return alike[0] | {"ahead": alike[0]["seq"] - seq} if alike and alike[0]["seq"] > seq else None
-
-
-def _elements(shape: object) -> int | None:
-    """Elements of the first tensor of a list of shapes such as ``[[2,3]]``."""
-    sizes = re.match(r"\[\[([0-9, ]*)\]", str(shape))
-    return prod(int(n) for n in sizes[1].split(",") if n.strip()) if sizes else None
 
 
 def _groups(calls: pl.LazyFrame, divergences: pl.LazyFrame | None) -> Iterator[pl.DataFrame]:

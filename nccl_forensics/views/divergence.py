@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Mapping, Sequence
-from math import prod
 
 import polars as pl
 
@@ -13,6 +11,7 @@ from nccl_forensics.facts.collective_kernels import REDUCTIONS
 from nccl_forensics.frames import typed
 from nccl_forensics.values.damage import one_bit
 from nccl_forensics.values.ranklist import as_ranks
+from nccl_forensics.values.shapes import elements
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, calls_of, placed, with_sized
 from nccl_forensics.views.columns import GROUP, read_at
@@ -279,14 +278,11 @@ def _fewer(by_rank: ByRank, odd: Sequence[int], peers: Sequence[int], at: int) -
     return fewer_by(lines[0], lines[-1]) if len(set(lines[:-1])) == 1 and len(lines[-1]) <= AFTER else None
 
 
-_NUMBERS = re.compile(r"\d+")
-
-
 def _elements(shapes: str) -> object:
     """The number of elements of one tensor (``[[6,8]]``, ``[48]`` or, in NCCL's logs, ``48``); the shapes as they stand where there are
     several."""
-    numbers = _NUMBERS.findall(shapes)
-    return prod(int(n) for n in numbers) if numbers and shapes.count("[") <= 2 else shapes
+    found = elements(shapes)
+    return found[0] if len(found) == 1 else shapes
 
 
 def _history(by_rank: ByRank, at: int) -> list[Hashable]:
@@ -454,9 +450,9 @@ _MANY = 16
 
 def _of_the_same_tensor(own: Row, theirs: Row) -> bool:
     """Whether two calls of different operations are for tensors of one size and type, as where one stands in place of the other."""
-    elements = _elements(str(own["shape"]))
+    size = _elements(str(own["shape"]))
     alike = own["shape"] is not None and (own["shape"], own["dtype"]) == (theirs["shape"], theirs["dtype"])
-    return alike and isinstance(elements, int) and elements >= _MANY
+    return alike and isinstance(size, int) and size >= _MANY
 
 
 def _row(

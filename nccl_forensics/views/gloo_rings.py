@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Hashable
 
@@ -12,6 +11,7 @@ from nccl_forensics.alignment import REACH, candidates, expect
 from nccl_forensics.facts.collective_kernels import ELEMENT_BYTES
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.frames import typed
+from nccl_forensics.values.shapes import elements
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
 from nccl_forensics.views.checked_calls import with_frames
@@ -24,7 +24,6 @@ _PLACES = typed("line_source_id:u32 line_no:u32 source_id:u32 record:str")
 RING_SENDERS = typed("receiver:i32 sender:i32 agreeing:list[i32]", GROUP, "ahead:i32 ahead_shape:str", _CALL, _PLACES)
 #: What gloo says: length of the message that came, and of the buffer (gloo/transport/tcp/pair.cc).
 _LENGTHS = re.compile(r"op\.nbytes\D{1,8}(\d{1,15}) vs (\d{1,15})")
-_NUMBERS = re.compile(r"\d{1,15}")
 #: No segment is longer (gloo/allreduce.h, kMaxSegmentSize).
 _LONGEST_SEGMENT = 1 << 20
 
@@ -97,7 +96,7 @@ def _sender(line: dict[str, object], said: re.Match[str] | None, recorded: pl.Da
     got, expected = int(said[1]), int(said[2])
     if not witnesses.height or sender in recorded["rank"].to_list() or width is None:
         return None
-    total = elements(first["shape"]) * width
+    total = sum(elements(first["shape"])) * width
     if expected != _segment(total, width, len(members)) or got <= expected:
         return None
     cited = witnesses.row(0, named=True)
@@ -138,7 +137,7 @@ def sent_more(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progress:
             continue
         usual, width = alike["shape"][0], ELEMENT_BYTES.get(str(part["dtype"][0]).lower())
         sender = part.filter(pl.col("shape") != usual).row(0, named=True)
-        more = (elements(sender["shape"]) - elements(usual)) * (width or 0)
+        more = (sum(elements(sender["shape"])) - sum(elements(usual))) * (width or 0)
         for line, said in lengths:
             if more > 0 and line["rank"] not in part["rank"].to_list() and int(said[1]) - int(said[2]) == more:
                 rows.append(
@@ -180,8 +179,8 @@ def _with_segments(calls: pl.DataFrame, members: int) -> pl.DataFrame:
     told = calls.select("op", "shape", "width").iter_rows()
     # What each brings to an all_gather goes round in two halves (gloo/allgather.cc).
     lengths = [
-        (elements(shape) * width // 2 if op == "all_gather" else _segment(elements(shape) * width, width, members)) if width else None
-        for op, shape, width in told
+        None if not width else total * width // 2 if op == "all_gather" else _segment(total * width, width, members)
+        for op, total, width in ((op, sum(elements(shape)), width) for op, shape, width in told)
     ]
     return calls.with_columns(segment=pl.Series(lengths, dtype=pl.Int64()))
 
@@ -360,11 +359,6 @@ def _out_of_habit(line: pl.DataFrame, at: int, got: int, expected: int) -> int |
             fits = (lengths[calls[place]], lengths[foretold[0]]) == (got, expected)
             return seqs[place] if fits else None
     return None  # what one line of reductions has alike is no step
-
-
-def elements(shape: object) -> int:
-    """How many there are in a tensor of this shape."""
-    return math.prod(int(n) for n in _NUMBERS.findall(str(shape)))
 
 
 def lengths_said(message: object) -> tuple[int, int] | None:

@@ -7,11 +7,12 @@ import polars as pl
 from nccl_forensics.alignment import candidates
 from nccl_forensics.facts.collective_kernels import ELEMENT_BYTES
 from nccl_forensics.frames import typed
+from nccl_forensics.values.shapes import elements
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.deaths import told_at
-from nccl_forensics.views.gloo_rings import elements, lengths_said
+from nccl_forensics.views.gloo_rings import lengths_said
 
 LEFT_EXCHANGES = typed(
     "rank:i32 receivers:list[i32] group_name:str comm_id:str seq:i64 op:str left_shape:str made_shape:str got_bytes:i64 expected_bytes:i64",
@@ -87,4 +88,4 @@ def _left_out(calls: list[_Call]) -> list[tuple[int, _Call]]:
 def _bytes(call: _Call) -> int | None:
     op, shape, dtype = call
     width = ELEMENT_BYTES.get(str(dtype).lower())
-    return elements(shape) * width if width is not None and op in EXCHANGES else None
+    return sum(elements(shape)) * width if width is not None and op in EXCHANGES else None

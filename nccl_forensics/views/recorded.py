@@ -8,8 +8,6 @@ parts as well.
 
 from __future__ import annotations
 
-import math
-import re
 import shutil
 import tempfile
 import weakref
@@ -21,6 +19,7 @@ import polars as pl
 
 from nccl_forensics.folding import SORT, FoldedTable, told
 from nccl_forensics.frames import text_of
+from nccl_forensics.values.shapes import elements
 from nccl_forensics.views.calls import ENDS, OPERATIONS, Told, op_word, signs_of
 from nccl_forensics.views.shared_names import with_part
 from nccl_forensics.words import UNIDENTIFIED
@@ -193,7 +192,7 @@ def _unmixed(words: pl.DataFrame) -> pl.DataFrame:
     told: dict[object, int] = {}
     for key, op, shape, out in found.select("group_key", "op", "shape", "out_shape").unique().drop_nulls().iter_rows():
         if "all_gather" in op or "reduce_scatter" in op:
-            part, whole = sorted((_elements(shape), _elements(out)))
+            part, whole = sorted((sum(elements(shape)), sum(elements(out))))
             told[key] = max(told.get(key, 0), whole // part if part else 0)
     mixed = [key for key, n in ranks.items() if n > _PAIR and told.get(key, 0) < n]
     several = numbered & pl.col("group_key").is_in(mixed)
@@ -202,11 +201,6 @@ def _unmixed(words: pl.DataFrame) -> pl.DataFrame:
         group_key=pl.when(several).then(text_of("{} of rank {}", "group_key", "rank")).otherwise("group_key"),
         group_desc=pl.when(~several).then("group_desc"),
     )
-
-
-def _elements(shapes: str) -> int:
-    """How many elements tensors of these shapes (``[[4, 1024], [8]]``) have together."""
-    return sum(math.prod(int(size) for size in re.findall(r"\d+", shape)) for shape in re.findall(r"\[(\d[\d, ]*)\]", shapes))
 
 
 def _key() -> pl.Expr:

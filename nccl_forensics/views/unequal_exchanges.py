@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from math import prod
-
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.frames import typed
+from nccl_forensics.values.shapes import elements
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
 from nccl_forensics.views.columns import read_at
@@ -20,7 +18,6 @@ UNEQUAL_EXCHANGES = typed(
     read_at(),
     "ended:bool",
 )
-_SHAPE = re.compile(r"\[(\d+(?:, ?\d+)*)\]")
 #: So many others, of one size, make the usual size.
 _OTHERS = 2
 #: So many sizes at most are brought to exchanges of one group whose sizes are meant to be alike.
@@ -81,7 +78,7 @@ def _apart(calls: Calls, groups: pl.LazyFrame) -> pl.LazyFrame:
 
 def _told(made: pl.DataFrame) -> dict[str, object] | None:
     """What is sent and awaited, and by whom it differs; None where both are the same, or not known."""
-    sides = [[_elements(shape) for shape in made[side]] for side in ("shape", "out_shape")]
+    sides = [[sum(found) if (found := elements(shape)) else None for shape in made[side]] for side in ("shape", "out_shape")]
     if any(size is None for side in sides for size in side):
         return None
     inputs, outputs = ([int(str(size)) for size in side] for side in sides)
@@ -95,9 +92,3 @@ def _told(made: pl.DataFrame) -> dict[str, object] | None:
         if len(odd) == 1 and len(sizes) > _OTHERS and sizes[odd[0]] - usual == surplus:
             return told | {"odd": made["rank"][odd[0]], "own": sizes[odd[0]], "usual": usual}
     return told
-
-
-def _elements(shapes: str | None) -> int | None:
-    """The elements of all tensors of a call (``[[6,8],[2]]``, or ``[48]`` of one)."""
-    found = _SHAPE.findall(shapes or "")
-    return sum(prod(int(size) for size in shape.split(",")) for shape in found) if found else None
