@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import orjson
 import polars as pl
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.grammar.blocks import Line, classify, real, whole
+from nccl_forensics.grammar.blocks import classify, real, whole
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import items, mapping
+from nccl_forensics.values.units import CTIME, local_time
 
 Row = dict[str, object]
 
@@ -50,7 +49,7 @@ def read_policy(text: Text) -> Reading:
     for line in classify(text.lines, "dcgm_watch"):
         match line.kind:
             case "stamp":
-                stamp, last, pending = _stamp(line), None, [line.number]
+                stamp, last, pending = local_time(line.get("stamp"), CTIME), None, [line.number]
                 continue
             case "xid_detected":
                 code = whole(line.get("code"))
@@ -68,15 +67,6 @@ def read_policy(text: Text) -> Reading:
         claimed += [*pending, line.number]
         pending = []
     return Reading(frames={n: TABLES[n].frame(r) for n, r in rows.items() if r}, lines=line_numbers(claimed))
-
-
-def _stamp(line: Line) -> Row:
-    """``ctime`` of the machine, without a zone."""
-    try:
-        stamp = datetime.strptime(" ".join((line.get("stamp") or "").split()), "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
-    except ValueError:
-        return {}
-    return {"time_raw_ns": int(stamp.timestamp()) * 1_000_000_000, "time_kind": "local-unzoned"}
 
 
 def _boxes(text: Text) -> pl.DataFrame:

@@ -7,7 +7,6 @@ log has the form of the fabric manager's and is read with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 
 import polars as pl
 
@@ -16,6 +15,7 @@ from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, Text
 from nccl_forensics.grammar.blocks import Line, after, classify, whole
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import mapping
+from nccl_forensics.values.units import local_time
 
 _OPENS = r"^(?:Connectivity Table Legend:|\d{1,2}/\d{1,2}/\d{4} \d\d:\d\d:\d\d|Node #\d+ )"
 #: States of a connection as the JSON spells them, and the letters of the text.
@@ -75,11 +75,7 @@ def _node(line: Line, number: int) -> Row:
 
 def _time(line: Line) -> Row:
     """``5/12/2025 06:08:10.580``: month first, no zone."""
-    try:
-        stamp = datetime.strptime(f"{line.get('date')} {(line.get('clock') or '')[:8]}", "%m/%d/%Y %H:%M:%S").replace(tzinfo=UTC)
-    except ValueError:
-        return {}
-    return {"time_raw_ns": int(stamp.timestamp()) * 1_000_000_000, "time_kind": "local-unzoned"}
+    return local_time(f"{line.get('date')} {(line.get('clock') or '')[:8]}", "%m/%d/%Y %H:%M:%S")
 
 
 def sniff(head: bytes) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 
 from nccl_forensics.formats._gpu_values import clean, gpu_row, number, problem
 from nccl_forensics.formats.base import Gap, LineWalk, Reading, Text, TextFormat
 from nccl_forensics.values import pci
-from nccl_forensics.values.units import is_number
+from nccl_forensics.values.units import is_number, local_time
 
 Row = dict[str, object]
 
@@ -313,7 +312,7 @@ def _csv(reader: LineWalk, start: int) -> int:
         if len(cells) != len(names):
             break
         row = dict(zip(names, cells, strict=True))
-        stamp = _csv_time(row.get("timestamp"))
+        stamp = local_time(row.get("timestamp"), "%Y/%m/%d %H:%M:%S.%f")
         if "pid" in row:
             reader.add(
                 "gpu_processes",
@@ -332,15 +331,6 @@ def _csv(reader: LineWalk, start: int) -> int:
         reader.use(i)
         i += 1
     return i
-
-
-def _csv_time(text: str | None) -> Row:
-    """``2024/11/14 15:35:07.123``: local time, no zone."""
-    try:
-        moment = datetime.strptime(text or "", "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC)
-    except ValueError:
-        return {}
-    return {"time_raw_ns": round(moment.timestamp() * 1000) * 1_000_000, "time_kind": "local-unzoned"}
 
 
 def _failure(reader: LineWalk, i: int) -> int:

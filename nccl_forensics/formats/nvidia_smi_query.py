@@ -5,14 +5,13 @@ Both become the same rows. Sections nest by indentation of four blanks; a key ma
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from nccl_forensics.decoding import safe_xml
 from nccl_forensics.formats._gpu_values import clean, gpu_row, number
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
+from nccl_forensics.values.units import CTIME, local_time
 
 _HEADER = "=NVSMI LOG="
 _TOOLS = ("gpus", "gpu_processes")
@@ -22,18 +21,9 @@ Row = dict[str, object]
 Cells = dict[str, str]
 
 
-def _time(text: str | None) -> Row:
-    """``Thu Nov 14 15:35:07 2024``: local time, no zone."""
-    try:
-        moment = datetime.strptime(" ".join((text or "").split()), "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
-    except ValueError:
-        return {}
-    return {"time_raw_ns": int(moment.timestamp()) * 1_000_000_000, "time_kind": "local-unzoned"}
-
-
 def _common(head: Cells) -> Row:
     return {
-        **_time(head.get("timestamp")),
+        **local_time(head.get("timestamp"), CTIME),
         "driver_version": clean(head.get("driver_version")),
         "cuda_version": clean(head.get("cuda_version")),
     }
@@ -130,7 +120,7 @@ def _report(texts: list[str], numbers: list[int]) -> tuple[list[Row], list[Row]]
         if not colon:
             continue
         if key == "Process ID":
-            tail.append({"line_no": number_, "pid": number(value), **_time(head.get("timestamp"))})
+            tail.append({"line_no": number_, "pid": number(value), **local_time(head.get("timestamp"), CTIME)})
             processes.append(tail[-1])
         elif tail and "/Process ID/" in f"/{full}" and key in _PROCESS_KEYS:
             column = _PROCESS_KEYS[key]
@@ -193,7 +183,7 @@ def _xml(data: bytes) -> tuple[list[Row], list[Row], str | None]:
         for n, process in enumerate(listed.all("process_info") if listed else ()):
             processes.append(
                 {
-                    **_time(head.get("timestamp")),
+                    **local_time(head.get("timestamp"), CTIME),
                     "record": f"{record}/processes[{n}]",
                     "line": process.line,
                     "bus_id": row.get("bus_id"),

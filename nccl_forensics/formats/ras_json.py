@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 
 import orjson
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import items, mapping
+from nccl_forensics.values.units import local_time
 
 _COUNTS = {
     "Broadcast": "broadcast",
@@ -45,7 +45,7 @@ def _ranks(found: Mapping[str, object], comm: object, record: str) -> Iterator[R
         return
     hash_text = str(comm.get("hash") or "").lower().removeprefix("0x").lstrip("0")
     common = {
-        **_time(found.get("timestamp")),
+        **local_time(found.get("timestamp"), "%Y-%m-%d %H:%M:%S"),
         "nccl_version": found.get("nccl_version"),
         "comm_id": f"0x{hash_text}" if hash_text else None,
         "nranks": comm.get("size"),
@@ -55,15 +55,6 @@ def _ranks(found: Mapping[str, object], comm: object, record: str) -> Iterator[R
         for number, rank in enumerate(items(listed)):
             if isinstance(rank, dict):
                 yield {"record": f"{record}.{key}[{number}]", **common, **_rank(rank), "missing": key == "missing_ranks"}
-
-
-def _time(said: object) -> Row:
-    """The time of a report; its zone is the host's."""
-    try:
-        at = datetime.strptime(str(said), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
-    except ValueError:
-        return {}
-    return {"time_raw_ns": int(at.timestamp()) * 1_000_000_000, "time_kind": "local-unzoned"}
 
 
 def _rank(rank: Mapping[str, object]) -> Row:
