@@ -38,6 +38,7 @@ from nccl_forensics.conclusions.census import (
 )
 from nccl_forensics.conclusions.run_outcome import as_it_went, outcome_of
 from nccl_forensics.conclusions.runs import Run, find_runs
+from nccl_forensics.conclusions.since_boot import with_wall_times
 from nccl_forensics.conclusions.traits import traits
 from nccl_forensics.conclusions.verdict import judge
 from nccl_forensics.extensions import extensions
@@ -64,6 +65,7 @@ def judged(
     pictures: bool = True,
 ) -> tuple[dict[str, object], Extras | None]:
     """The report of the contract, and what its ``pictures`` need if there shall be any; ``overrides`` are thresholds by rule and name."""
+    store = with_wall_times(store)
     runs = find_runs(store)
     step = (lambda done, total: progress("checking", done, total)) if progress is not None else None
     results = [judge_run(store, run, bundle.scratch, overrides, f"R{run.number}-" if len(runs) > 1 else "", step) for run in runs]

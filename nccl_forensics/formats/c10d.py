@@ -12,6 +12,7 @@ import polars as pl
 
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Reading, Text, TextFormat
+from nccl_forensics.grammar.blocks import glog_timed
 from nccl_forensics.grammar.lines import load
 from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.masking import mask, mask_expr
@@ -47,7 +48,7 @@ def _read(text: Text) -> Reading:
     parts = [f for f in prefixed.frames.values() if f.height]
     if parts:
         heads = pl.concat(parts, how="diagonal").sort("row")
-        lines = _timed(hits.with_row_index("row").join(heads, on="row", suffix="_p").sort("row"))
+        lines = glog_timed(hits.with_row_index("row").join(heads, on="row", suffix="_p").sort("row"))
         found = load("c10d").extract(lines["message"].fill_null(""))
         used.append(lines["line_no"])
         unmodelled = lines["line_no"].filter(found.kind.is_null() & (lines["message"].fill_null("") != ""))
@@ -80,16 +81,6 @@ def _read(text: Text) -> Reading:
     if raised:
         frames["exceptions"] = TABLES["exceptions"].frame(sorted(raised, key=lambda r: int(str(r["line_no"]))))
     return Reading(frames=frames, lines=claimed, records=claimed.len(), unmodelled=unmodelled)
-
-
-def _timed(lines: pl.DataFrame) -> pl.DataFrame:
-    """Month, day and time of day as ns of the year 1970, where the line's own prefix is the only clock: it has neither year nor zone."""
-    if "date" not in lines.columns or "time" not in lines.columns:
-        return lines
-    stamp = pl.lit("1970") + pl.col("date").str.zfill(4) + pl.lit(" ") + pl.col("time")
-    own = stamp.str.to_datetime("%Y%m%d %H:%M:%S%.f", time_unit="ns", strict=False).cast(pl.Int64)
-    unzoned = pl.when(pl.col("time_raw_ns").is_null() & own.is_not_null()).then(pl.lit("local-unzoned")).otherwise(pl.col("time_kind"))
-    return lines.with_columns(time_kind=unzoned, time_raw_ns=pl.coalesce("time_raw_ns", own))
 
 
 #: Kinds of ``c10d.lark`` whose word in the table differs from their name with hyphens.

@@ -1,5 +1,5 @@
 """Facts of a host from small tools: modules (lsmod), driver and kernel versions, clock (chronyc, timedatectl, ntpq), BMC events and
-sensors, load."""
+sensors, load, when it came up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nccl_forensics.tables import TABLES
 _OPENS = (
     r"^\s*(?:Module +Size +Used by|NVRM version: |Linux \S+ \d[^ ]* #|System time +: |Leap status +: |System clock synchronized: "
     r"|[0-9a-f]+ \| \d\d/\d\d/\d{2,4} \| |top - \d\d:|%Cpu\(s\):|remote +refid +st +t +when"
-    r"|\d\d:\d\d:\d\d up .* load average: |[^|]{2,40} \| [^|]{1,40} \| (?:ok|ns|nc|cr|nr|[lu]nc|[lu]cr|[lu]nr|(?:degrees C|Watts|Volts|RPM) +\|)"
+    r"|btime \d+$|system boot +\d{4}-|\d\d:\d\d:\d\d up .* load average: |[^|]{2,40} \| [^|]{1,40} \| (?:ok|ns|nc|cr|nr|[lu]nc|[lu]cr|[lu]nr|(?:degrees C|Watts|Volts|RPM) +\|)"
     r"(?: *$| +\|))"
 )
 #: States of a sensor that the board management calls wrong (IPMI 2.0: non-critical, critical, non-recoverable; lower and upper).
@@ -85,8 +85,17 @@ def _fact(line: Line) -> Row:
                 "value": get("load"),
                 "number": real(get("load")),
             }
+        case "boot_epoch" | "boot_local":
+            return _boot(get("boot_s"), f"{get('boot_day')}T{get('clock_m')}")
         case _:
             return {"tool": "top", "kind": "load", "name": "iowait-percent", "value": get("wait"), "number": real(get("wait"))}
+
+
+def _boot(seconds: str | None, local: str) -> Row:
+    """``btime`` of /proc/stat counts from the epoch; ``who -b`` writes minutes on the host's own clock."""
+    at = int(seconds) * 1_000_000_000 if seconds is not None else moment(local)
+    stamp = {"time_raw_ns": at, "time_kind": "epoch" if seconds is not None else "local-unzoned"} if at is not None else {}
+    return {"tool": "who" if seconds is None else "proc-stat", "kind": "boot", "name": "boot", "value": seconds or local, **stamp}
 
 
 def _sensor(line: Line) -> Row:
@@ -127,7 +136,7 @@ def _stamp(line: Line) -> Row:
 
 FORMAT = TextFormat(
     name="host-facts",
-    title="lsmod, uname -a, /proc/driver/nvidia/version, chronyc, timedatectl, ntpq -p, ipmitool sel, sdr and sensor, uptime, top -b",
+    title="lsmod, uname -a, /proc/driver/nvidia/version, chronyc, timedatectl, ntpq -p, ipmitool sel, sdr and sensor, uptime, top -b, boot times",
     tables=("host_facts",),
     anchors=(
         "Used by",
@@ -145,6 +154,8 @@ FORMAT = TextFormat(
         " | ok",
         " | cr",
         "%Cpu(s):",
+        "btime ",
+        "system boot ",
     ),
     read=read,
     priority=60,

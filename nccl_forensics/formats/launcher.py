@@ -15,6 +15,7 @@ import polars as pl
 
 from nccl_forensics.formats._raised import CHAIN, Raised, raised_row
 from nccl_forensics.formats.base import Reading, Text, TextFormat
+from nccl_forensics.grammar.blocks import glog_timed
 from nccl_forensics.grammar.lines import load
 from nccl_forensics.grammar.writers import HINTS, WriterLines, near_hits
 from nccl_forensics.masking import mask
@@ -229,6 +230,10 @@ def _moment(text: str, form: str) -> int | None:
         return None
 
 
+#: What is read of the head that torch puts before its lines.
+_HEAD = {"row": pl.UInt32(), "message": pl.String(), "date": pl.String(), "time": pl.String()}
+
+
 def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
     """Rows of lines that stand for themselves or with the one below, and the numbers of all lines that are understood."""
     rows: list[Row] = []
@@ -236,9 +241,9 @@ def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
     if not hits.height:
         return rows, numbers
     prefixed = load("c10d_prefix").extract(hits["text"]).frames
-    told = [f.select("row", "message") for f in prefixed.values() if f.height]
-    heads = pl.concat(told) if told else pl.DataFrame(schema={"row": pl.UInt32(), "message": pl.String()})
-    lines = hits.with_row_index("row").join(heads, on="row", how="left").sort("row")
+    told = [f.select(c for c in _HEAD if c in f.columns) for f in prefixed.values() if f.height]
+    heads = pl.concat([pl.DataFrame(schema=_HEAD), *told], how="diagonal_relaxed")
+    lines = glog_timed(hits.with_row_index("row").join(heads, on="row", how="left").sort("row"))
     message = pl.coalesce("message", pl.col("text").str.replace(_LOGGING, "").str.replace(_DEEPSPEED, "")).str.strip_chars(" \t")
     lines = lines.with_columns(message=message)
     found = load("launcher").extract(lines["message"])

@@ -104,3 +104,13 @@ def moment(text: str | None) -> int | None:
         return None
     aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
     return int(aware.timestamp()) * 1_000_000_000
+
+
+def glog_timed(lines: pl.DataFrame) -> pl.DataFrame:
+    """Month, day and time of day as ns of the year 1970, where the line's own prefix is the only clock: it has neither year nor zone."""
+    if "date" not in lines.columns or "time" not in lines.columns:
+        return lines
+    stamp = pl.lit("1970") + pl.col("date").str.zfill(4) + pl.lit(" ") + pl.col("time")
+    own = stamp.str.to_datetime("%Y%m%d %H:%M:%S%.f", time_unit="ns", strict=False).cast(pl.Int64)
+    unzoned = pl.when(pl.col("time_raw_ns").is_null() & own.is_not_null()).then(pl.lit("local-unzoned")).otherwise(pl.col("time_kind"))
+    return lines.with_columns(time_kind=unzoned, time_raw_ns=pl.coalesce("time_raw_ns", own))

@@ -67,9 +67,9 @@ TABLES: tuple[Table, ...] = (
             **WHERE,
             "tool": (
                 S,
-                "lsmod, uname, proc-driver, chronyc, timedatectl, ntpq, ipmitool, redfish, top, uptime, collect_env, pip, lscpu, numactl, cpupower, dmidecode, os-release, modinfo, proc-pressure, vmstat",
+                "lsmod, uname, proc-driver, chronyc, timedatectl, ntpq, ipmitool, redfish, top, uptime, who, proc-stat, collect_env, pip, lscpu, numactl, cpupower, dmidecode, os-release, modinfo, proc-pressure, vmstat",
             ),
-            "kind": (S, "module, version, cpu, numa, clock, bmc, sensor, load, pressure"),
+            "kind": (S, "module, version, cpu, numa, clock, bmc, sensor, load, pressure, boot"),
             "name": (S, "module, nvidia-driver, kernel, torch, nccl-package, offset, synchronized, sensor, load, iowait-percent ..."),
             "value": (S, "as written"),
             "number": (F64, "seconds (negative: behind), load or percent"),

@@ -263,7 +263,8 @@ def _exited(
                 exit_code=row["exit_code"],
                 signal=row["signal"] or _SIGNALS.get(row["exit_code"] or 0),
                 host=who["host"] or row["host"],
-                time_raw_ns=row["time_raw_ns"],
+                # torchrun's line has no year, which its block has.
+                time_raw_ns=row["time_raw_ns"] if row["kind"] != "failed" else None,
                 source_id=row["source_id"],
                 line_no=row["line_no"],
                 end_line=row["end_line"],

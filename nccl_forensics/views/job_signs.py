@@ -9,7 +9,7 @@ from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.frames import typed
 from nccl_forensics.values import pci
 from nccl_forensics.views import view
-from nccl_forensics.words import first_label
+from nccl_forensics.words import UNIDENTIFIED, first_label
 
 JOB_SIGNS = typed("rank:i32 host:str pid:i64 bus_id:str sign:str node:str")
 #: A number of ranks beyond this is a damaged line.
@@ -26,9 +26,9 @@ def job_signs(
     stalls: pl.LazyFrame | None,
     stack_stalls: pl.LazyFrame | None,
     divergences: pl.LazyFrame | None,
-    comms: pl.LazyFrame | None,
+    groups: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
-    """One row per rank of the job, also of one that left nothing, with the ``sign`` that tells of it before all others, if any does:
+    """One row per rank of the job, also of one that left nothing (a number below another's, or below the size of a group), with the ``sign`` that tells of it before all others, if any does:
     ``gpu`` (it says that its GPU failed it), ``taken`` (killed, or gone without a word), ``died`` (another end of its own), ``stands`` (the
     others wait for it), ``parted`` (it surely made other calls than its peers). Whoever only waited, or was told to end, has none."""
     signs: dict[int, str] = {}
@@ -61,8 +61,10 @@ def job_signs(
         for rank, host, node, pid, bus in rows.collect().iter_rows():
             where = {"host": first_label(host), "node": first_label(node), "pid": pid, "bus_id": pci.normal(bus)}
             known.setdefault(rank, {"rank": rank, **where})
-    world = comms.select(pl.col("nranks").max()).collect().item() if comms is not None else None
-    for rank in {*signs, *range(min(int(world or 0), _MOST))}:
+    sizes = groups.select(pl.col("size").max(), pl.col("members").explode().max() + 1).collect().row(0) if groups is not None else ()
+    # Ranks are numbered from 0: below the greatest there are all, and whoever left nothing ran on a host that may be none of the others'.
+    least = max((n for n in (*sizes, *(rank + 1 for rank in {*known, *signs})) if n is not None and n <= UNIDENTIFIED), default=0)
+    for rank in {*signs, *range(min(least, _MOST))}:
         known.setdefault(rank, {"rank": rank})
     out = [dict.fromkeys(JOB_SIGNS) | row | {"sign": signs.get(rank)} for rank, row in sorted(known.items())]
     return pl.DataFrame(out, schema=JOB_SIGNS).lazy()

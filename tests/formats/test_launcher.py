@@ -41,7 +41,7 @@ def test_lark_and_the_columns_read_the_messages_alike():
     [
         (
             "E1121 00:11:33.863000 20389 torch/distributed/elastic/multiprocessing/api.py:1002] " + MESSAGES[0],
-            {"kind": "failed", "exit_code": -9, "signal": "SIGKILL", "local_rank": 2, "pid": 20416},
+            {"kind": "failed", "exit_code": -9, "signal": "SIGKILL", "local_rank": 2, "pid": 20416, "time_raw_ns": 27994293_863000000},
         ),
         (
             "ERROR:torch.distributed.elastic.multiprocessing.api:" + MESSAGES[0],
@@ -80,7 +80,7 @@ def test_lark_and_the_columns_read_the_messages_alike():
         (MESSAGES[42], {"kind": "memory-monitor", "host": "10.9.0.4", "pid": 4711}),
         (
             "W1122 13:06:30.482000 12899 torch/multiprocessing/spawn.py:174] Terminating process 13182 via signal SIGTERM",
-            {"kind": "closing-signal", "pid": 13182, "signal": "SIGTERM"},
+            {"kind": "closing-signal", "pid": 13182, "signal": "SIGTERM", "time_raw_ns": 28127190_482000000},
         ),
         (
             "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGSEGV",

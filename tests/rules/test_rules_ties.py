@@ -278,8 +278,8 @@ def test_wrong_results_of_a_test_on_other_hosts_are_not_the_jobs():
 def test_signs_are_of_the_ranks_that_failed_by_themselves_and_ranks_that_left_nothing_are_listed():
     ended = pl.LazyFrame({"rank": [1, 2], "own": [True, False], "kind": ["killed", "victim"]})
     parted = pl.LazyFrame({"sure": [True], "ranks": [[0]]})
-    comms = pl.LazyFrame({"nranks": [4]})
-    found = signs_of(processes((0, "node1.cluster", 10, "17000")), ended, None, None, None, parted, comms).collect()
+    groups = pl.LazyFrame({"size": [4], "members": [[0, 1]]})
+    found = signs_of(processes((0, "node1.cluster", 10, "17000")), ended, None, None, None, parted, groups).collect()
     assert found["sign"].to_list() == ["parted", "taken", None, None]
     assert found.row(0) == (0, "node1", 10, "0000:17:00.0", "parted", None)
 
@@ -379,3 +379,12 @@ def test_of_a_listing_the_job_is_one_that_has_all_hosts_of_the_ranks_whatever_zo
     small = [other, own | {"nodes": ["node2", "node3"]}]
     [unsure] = check(job_stopped, scheduler_jobs=table("scheduler_jobs", *small), job_signs=HEALTHY, job_times=TIMES)
     assert unsure.severity == "critical", "a listing that is cut names some hosts of each"
+
+
+def test_a_number_below_anothers_that_left_nothing_is_a_rank_whose_host_is_not_known() -> None:
+    named = processes((0, "node1", 5, "17000"), (2, "node3", 7, "17000"))
+    there = job_of(signs_of(named, None, None, None, None, None, None), TIMES, FAILED)
+    near = table("xids", xid(79, host="node2", second=36_030, time_kind="epoch")).collect()
+    assert there.tie(near, "node2", gpu="0000:17:00.0") == "open"
+    both = processes((0, "node1", 5, "17000"), (1, "node3", 7, "17000"))
+    assert job_of(signs_of(both, None, None, None, None, None, None), TIMES, FAILED).tie(near, "node2", gpu="0000:17:00.0") == "apart"

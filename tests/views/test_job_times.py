@@ -37,6 +37,21 @@ def test_a_timeout_tells_when_what_it_waited_for_began_and_other_lines_do_not() 
     assert timed_out(NOW, 600_000, kind="created") == [(NOW, NOW, None, False)]
 
 
+def test_a_time_without_a_year_is_of_the_year_of_a_local_time_of_the_same_day_and_counts_beside_it() -> None:
+    year_2026 = 20_454 * DAY
+    assert found(10 * DAY, year_2026 + 10 * DAY + 5 * SECOND) == [(year_2026 + 10 * DAY, year_2026 + 10 * DAY + 5 * SECOND, None, False)]
+    # The year had turned in between.
+    assert found(365 * DAY - SECOND, year_2026 + SECOND)[0][:2] == (year_2026 - SECOND, year_2026 + SECOND)
+
+
+def test_a_time_without_a_year_and_zone_is_not_laid_beside_one_that_names_its_zone() -> None:
+    year_2026 = 20_454 * DAY
+    rows = table("worker_exits", {"kind": "failure", "time_raw_ns": year_2026 + 10 * DAY, "time_kind": "epoch"})
+    waited = {"kind": "timeout", "time_raw_ns": 10 * DAY - SECOND, "time_kind": "local-unzoned", "elapsed_ms": 1000}
+    told = job_times(None, table("watchdog", waited), None, rows, None, None).collect().rows()
+    assert told == [(year_2026 + 10 * DAY, year_2026 + 10 * DAY, None, False)]
+
+
 def test_steps_of_the_training_loop_date_a_job_that_tells_nothing_else() -> None:
     step = {"step": 5, "loss": 2.0, "time_raw_ns": NOW, "time_kind": "local-unzoned"}
     assert job_times(*[None] * 6, table("training_steps", step)).collect().rows() == [(NOW, NOW, None, False)]
