@@ -20,6 +20,8 @@ def test_the_ranks_that_others_wait_for_are_those_whom_a_fault_of_their_host_str
     assert both.ranks == (4, 5)
     assert both.culprits == (Culprit(rank=4, host="node3.cluster"), Culprit(rank=5, host="node3.cluster"))
     assert struck(found(CARD), {4: "node3"}).culprits == (Culprit(rank=4, host="node3.cluster", gpu="1b000"),)
+    link = Culprit(host="node3", gpu="1b000", link="NVLink 14")
+    assert struck(found(link), {4: "node3"}).culprits == (Culprit(rank=4, host="node3", gpu="1b000", link="NVLink 14"),)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,7 @@ def test_the_ranks_that_others_wait_for_are_those_whom_a_fault_of_their_host_str
         ((CARD,), {4: "node3", 5: "node3"}),
         ((Culprit(host="node3", rank=6),), {4: "node3"}),
         ((Culprit(host="node3", nic="mlx5_0"),), {4: "node3"}),
+        ((Culprit(host="node3", link="port 1"),), {4: "node3"}),
         ((HOST, Culprit(host="node4")), {4: "node3"}),
         ((Culprit(pid=7),), {4: "node3"}),
         ((), {4: "node3"}),

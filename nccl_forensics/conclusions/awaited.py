@@ -44,15 +44,16 @@ def _hosts(resolver: Resolver) -> dict[int, object]:
 
 def struck(finding: Finding, awaited: Mapping[int, object]) -> Finding:
     """``finding`` with the ``awaited`` ranks (each with its host) for culprits, if it blames one host and no rank, and all of these run
-    there; of its cards as many as there are such ranks, and no adapter, which all ranks of a host share."""
+    there; of its cards as many as there are such ranks, and no adapter or port, which all ranks of a host share: a link between
+    GPUs is of a card."""
     culprits = finding.culprits or ()
     hosts = {c.host for c in culprits}
-    cards = [c.gpu for c in culprits if c.gpu is not None]
-    if len(hosts) != 1 or None in hosts or not awaited or any(c.rank is not None or c.nic or c.link for c in culprits):
+    cards = [c for c in culprits if c.gpu is not None]
+    if len(hosts) != 1 or None in hosts or not awaited or any(c.rank is not None or c.nic or (c.link and c.gpu is None) for c in culprits):
         return finding
     [host] = hosts
     here = all(at is not None and first_label(at) == first_label(host) for at in awaited.values())
     if not here or (cards and len(cards) != len(awaited)):
         return finding
-    card = cards[0] if len(cards) == 1 else None
-    return replace(finding, ranks=tuple(awaited), culprits=tuple(Culprit(rank=rank, host=host, gpu=card) for rank in awaited))
+    card = cards[0] if len(cards) == 1 else Culprit(host=host)
+    return replace(finding, ranks=tuple(awaited), culprits=tuple(replace(card, rank=rank, host=host) for rank in awaited))

@@ -29,7 +29,11 @@ def with_wall_times(store: Store) -> Store:
         return store
     boots = _boots(views)
     crashes = spans.filter(pl.col("style") == "pstore").select("source_id").collect().to_series().to_list() if spans is not None else []
-    known = [(source, *boots[name]) for source, host in hosts.select("source_id", "host").collect().iter_rows() if (name := first_label(host)) in boots]
+    known = [
+        (source, *boots[name])
+        for source, host in hosts.select("source_id", "host").collect().iter_rows()
+        if (name := first_label(host)) in boots
+    ]
     booted = pl.DataFrame(known, schema={"source_id": pl.UInt32(), "_boot": pl.Int64(), "_clock": pl.String()}, orient="row")
     booted = booted.filter(~pl.col("source_id").is_in(crashes)).unique("source_id", keep="none")
     for table in logs if booted.height else ():

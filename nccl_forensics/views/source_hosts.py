@@ -15,7 +15,7 @@ from nccl_forensics.words import first_label
 _LIKE_HOST = re.compile(r"^[A-Za-z][A-Za-z-]*[-_]?\d[A-Za-z0-9-]*(?:\.[A-Za-z][A-Za-z0-9.-]*)?$")
 _NO_HOST = re.compile(
     r"^(?:global|local)?[-_]?(?:rank|pid|run|attempt|(?:dump|trace|stack|sample|log|snapshot|record|profile|look|output|result)s?|step|job|task|pod|port|part|iter(?:ation)?|epoch|checkpoint|ckpt|flight|recorder|py-?spy|try|test|case|round|v|t|xid|mlx|ib|bnxt_re|irdma|"
-    r"hfi|efa|eth|ens|eno|enp|bond|card|nccl|rccl|cuda|ipv|slurm|ibdiagnet|iperf|nvidia-smi|x|h|l|p|r|s|a|b|c|d|n[12]_g)[-_]?\d"
+    r"hfi|efa|eth|ens|eno|enp|bond|card|nccl|rccl|cuda|ipv|slurm|ibdiagnet|iperf|nvidia-smi|x|h|k|l|p|r|s|a|b|c|d|n[12]_g)[-_]?\d"
     # No host has hundreds of GPUs: gpu-003 and gpu128 are hosts.
     r"|^gpu[-_]?\d{1,2}(?!\d)",
     re.IGNORECASE,

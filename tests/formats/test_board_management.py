@@ -57,7 +57,9 @@ def test_critical_sensors_are_named_and_others_are_quiet() -> None:
 
 
 def test_a_host_tells_when_it_came_up() -> None:
-    found = read_source(b"cpu  1 2 3 4\nctxt 99\nbtime 1752269821\nprocesses 5\n         system boot  2025-07-11 21:37\n").frames["host_facts"]
+    found = read_source(b"cpu  1 2 3 4\nctxt 99\nbtime 1752269821\nprocesses 5\n         system boot  2025-07-11 21:37\n").frames[
+        "host_facts"
+    ]
     assert found.select("kind", "time_raw_ns", "time_kind").rows() == [
         ("boot", 1752269821_000000000, "epoch"),
         ("boot", 1752269820_000000000, "local-unzoned"),

@@ -27,6 +27,7 @@ from tests.rules.host_frames import table
         ("slurm-123.out", None),
         ("traces/iteration_40/rank3_trace.json", None),
         ("pyspy_1/rank0.txt", None),
+        ("k8s/events.txt", None),
         ("2024-05-06/x.txt", None),
         ("gpu-039/nvidia-smi-q.txt", "gpu-039"),
         ("gpu-03/nvidia-smi-q.txt", None),
