@@ -140,11 +140,12 @@ def _has_job(store: Store) -> bool:
 
 
 def _choose(results: Sequence[RunResult]) -> RunResult:
-    """The last run that failed; else the last with a loss; else the last."""
-    for wanted in (("critical",), ("error",)):
-        bad = [r for r in results if r.verdict.status == "unexplained" or (r.verdict.root and r.verdict.root.finding.severity in wanted)]
-        if bad:
-            return bad[-1]
+    """The last run that failed of a known cause; else the last that failed; else the last with a loss; else the last."""
+    for severity in ("critical", "error"):
+        told = [r for r in results if r.verdict.root is not None and r.verdict.root.finding.severity == severity]
+        for bad in (told, [r for r in results if r.verdict.status == "unexplained"]):
+            if bad:
+                return bad[-1]
     return results[-1]
 
 

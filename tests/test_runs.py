@@ -70,6 +70,15 @@ def test_each_attempt_of_the_launcher_is_a_run_and_what_belongs_to_none_belongs_
     assert [r.last for r in find_runs(store)] == [False, True]
 
 
+def test_a_dump_with_nothing_newer_than_the_end_of_an_attempt_is_no_dump_of_a_later_one() -> None:
+    paths = ("l/attempt_0/0/error.json", "l/attempt_1/0/error.json", "fr/rank_0", "fr/rank_1", "fr/rank_2")
+    raised = [{"source_id": n, "time_raw_ns": at * 10**9, "time_kind": "epoch"} for n, at in ((0, 100), (1, 200))]
+    dumps = [{"source_id": n, "last_created_ns": at * 10**9} for n, at in ((2, 90), (3, 150))]
+    held = {"exceptions": table("exceptions", *raised).collect(), "fr_dumps": table("fr_dumps", *dumps).collect()}
+    store = Store.from_frames(held, stored(*paths).sources)
+    assert attempts(store) == [(0, {0, 2}, {1}), (1, {1}, {0, 2})], "one that goes on after it, or is empty, belongs to all"
+
+
 def test_the_only_attempt_is_the_only_run_and_bears_its_number() -> None:
     assert attempts(stored("attempt_2/0/stderr.log", "attempt_2/1/stderr.log")) == [(2, set(), set())]
     # A folder in which nothing could be read is no attempt to tell from another.

@@ -142,7 +142,28 @@ def _attempts(store: Store) -> list[Run]:
     if depth < 2:
         return []
     together = [[line[-back] for line in lines if len(line) >= back] for back in range(depth, 0, -1)]
-    return _apart([frozenset().union(*(held for _, held in run)) for run in together], [max(n for n, _ in run) for run in together])
+    owned = [frozenset[int]().union(*(held for _, held in run)) for run in together]
+    return _apart(_with_dumps(store, owned), [max(n for n, _ in run) for run in together])
+
+
+#: Error files tell whole seconds.
+_SECOND_NS = 1_000_000_000
+
+
+def _with_dumps(store: Store, owned: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """The sources of each attempt, with the recorder dumps that lie beside them all and hold nothing newer than the last error of an attempt
+    before the last: that is when its processes ended, and a later one has begun a recorder of its own."""
+    out = list(owned)
+    raised = store.scan("exceptions").filter(pl.col("time_kind") == "epoch").select("source_id", "time_raw_ns").collect()
+    dumps = store.scan("fr_dumps").group_by("source_id").agg(pl.col("last_created_ns").max()).drop_nulls().collect()
+    left = dumps.filter(~pl.col("source_id").is_in(list(frozenset[int]().union(*owned))))
+    for n, own in enumerate(owned[:-1]):
+        ended = raised.filter(pl.col("source_id").is_in(list(own)))["time_raw_ns"].max()
+        if isinstance(ended, int):
+            before = pl.col("last_created_ns") <= ended + _SECOND_NS
+            out[n] |= frozenset(left.filter(before)["source_id"].to_list())
+            left = left.filter(~before)
+    return out
 
 
 def _apart(owned: Sequence[frozenset[int]], attempts: Sequence[int | None]) -> list[Run]:

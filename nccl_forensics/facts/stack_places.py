@@ -150,6 +150,17 @@ HINTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("lock", re.compile(r"(?:^|_)(?:lock|locked|mutex|semaphore|acquire|acquire_lock|wait_for_lock|hold_lock)(?:_|$)", re.IGNORECASE)),
     ("evaluation", re.compile(r"(?:^|_)(?:evaluate|eval|validate|validation|evaluation)(?:_|$)", re.IGNORECASE)),
 )
+#: Classes of the user's functions, as Python 3.11 and later name them (``Loader.read``), that hint at data loading; what loads models or
+#: checkpoints bears a word of its own before it.
+HINT_CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "data-loader",
+        re.compile(
+            r"(?:^|\.)_*(?:(?:\w*(?:Data|Batch|Sample|Token|Text|Image|Video|Audio|Shard|Corpus|Train|Input|Record|Prefetch))?Loader"
+            r"|\w*Dataset|\w*(?:Tokenizer|Collator|Prefetcher)|Data(?:Module|Pipe|Pipeline)|\w*(?:Data|Batch|Sample|Shard|Record|Corpus)(?:Reader|Source|Stream|Iterator))\.\w+$"
+        ),
+    ),
+)
 #: Names of the user's modules that hint at data loading.
 HINT_FILES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (

@@ -45,10 +45,15 @@ def host_stall(
     reason_share: Annotated[float, "share of that loss that this reason must account for"] = 0.6,
     at_least: Annotated[int, "traced collectives of the group that must be comparable"] = 8,
 ) -> Iterator[Finding]:
-    """One finding for all ranks that stall alike; of a job that only runs slowly, one for each rank that traces show so."""
+    """One finding for all ranks that stall alike; of a job that only runs slowly, one for each rank that traces show so.
+
+    A gap in a trace without a GPU is no such sign: there the program itself is what the trace does not show, and that it keeps arriving late
+    is all that is known.
+    """
+    untold = (pl.col("reason") == "host") & ~pl.col("on_gpu")
     yield from stalled_or_late(
         _stalled(stalls) if stalls is not None else (),
-        late_ranks,
+        late_ranks.filter(~untold.fill_null(value=False)) if late_ranks is not None else None,
         ("gc", "host"),
         "its device has nothing to run",
         reason_share=reason_share,

@@ -271,6 +271,8 @@ def _never_waiting(
     falls = (shares["share"] - shares["share"].shift(-1)).head(max(1, rows.height // 2))
     slow = int(str(falls.arg_max())) + 1
     second = shares.row(slow, named=True)
+    # A window that begins later, as that of whose profiler started last, holds less of the same waits: its share alone tells nothing.
+    most_ms = float(str(shares.tail(rows.height - slow)["own_ms"].max()))
     for one in shares.head(slow).iter_rows(named=True):
         apart = one["own_ms"] >= _BUSIER * second["own_ms"] or one["share"] - second["share"] >= _HALF
         busier = one["share"] >= own_share or (one["share"] >= _HALF and apart)
@@ -278,7 +280,8 @@ def _never_waiting(
         # One long delay, a checkpoint before a barrier, is no habit: what is left without it must part them as well.
         other = (1 - 1 / max(one["long_count"], 1)) * one["span_ms"]
         habit = one["own_ms"] - one["longest_ms"] - second["share"] * other
-        if not (busier and again) or one["share"] - second["share"] < margin or habit < margin * other:
+        more = min(one["share"] - second["share"], (one["own_ms"] - most_ms) / one["span_ms"])
+        if not (busier and again) or more < margin or habit < margin * other:
             return
     if slow > 1:
         yield _several(shares.head(slow), second, 2 * slow == rows.height, refuted)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from nccl_forensics.facts.stack_places import (
     COLLECTIVES,
     COMMUNICATION_DEPTH,
+    HINT_CLASSES,
     HINT_FILES,
     HINTS,
     INTERRUPTIONS,
@@ -162,6 +163,10 @@ def _hint(frames: Sequence[str], own: Sequence[int]) -> Standing | None:
         for n in own:
             if pattern.search(function_of(frames[n])):
                 return Standing(place, None, user, n, f"by the name of the user's function: {frames[n]}", by_name=True)
+    for place, pattern in HINT_CLASSES:
+        for n in own:
+            if pattern.search(split_frame(frames[n])[0]):
+                return Standing(place, None, user, n, f"by the name of the user's class: {frames[n]}", by_name=True)
     for place, pattern in HINT_FILES:
         for n in own[:1]:
             if pattern.search(split_frame(frames[n])[1]):

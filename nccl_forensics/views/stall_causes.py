@@ -195,8 +195,11 @@ def _in_another_order(case: _Case) -> Cause | None:
             return Cause("collective-skipped", "medium", f"{why}; a line lost from its log would look the same", *swap)
         if by_another:
             path = f"{why}, to which it came by another path through the program than before"
-            order = f"{path}: it may as well have taken the two in another order" if against is None else path
-            return Cause("collective-skipped", "medium", order, *swap)
+            if against is None:
+                # Whoever leaves a call out comes to the next one as always; a branch of its own that makes that one holds the other, too.
+                order = f"{path}: it takes the two in another order, or leaves the first one out there"
+                return Cause("group-deadlock", "medium", order, (), "collective-skipped")
+            return Cause("collective-skipped", "medium", path, *swap)
         # A word that no operation bears is more likely a damaged record.
         known = row["op"] is None or row["op"] in OP_WORDS
         return Cause("collective-skipped", "high" if known else "medium", why, *swap)

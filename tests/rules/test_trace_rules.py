@@ -165,6 +165,14 @@ def test_a_rank_whose_host_is_late_is_a_host_stall() -> None:
     assert only(host_stall.check(None, late(reason="host"))).ranks == (2,)
     assert input_stall.check(None, late(reason="host")) == []
     assert host_stall.check(None, late(reason="compute")) == []
+
+
+def test_a_gap_in_a_trace_without_a_gpu_says_no_more_than_that_the_rank_is_late() -> None:
+    untold = late(reason="host", on_gpu=False)
+    assert host_stall.check(None, untold) == []
+    assert only(straggler.check(None, untold)).ranks == (2,)
+    assert only(host_stall.check(None, late(reason="gc", on_gpu=False))).ranks == (2,)
+    assert only(host_stall.check(None, late(reason="host", on_gpu=True))).ranks == (2,)
     assert only(straggler.check(None, late(reason="compute"))).ranks == (2,)
 
 

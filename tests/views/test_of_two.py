@@ -52,6 +52,15 @@ def test_a_jump_between_two_calls_of_one_line_is_not_sure_to_leave_one_out() -> 
     assert (loop.cause, loop.alternative) == ("collective-skipped", "group-deadlock")
 
 
+def test_who_jumped_to_a_call_by_a_branch_of_its_own_took_two_groups_in_another_order() -> None:
+    row = FACT | {"ahead": "0xf", "domain": "fr", "kind": "jumped", "another_path": True}
+    [order, over] = [cause_of(1, row | more, {}, None) for more in ({}, {"no_swap": "it is over"})]
+    assert order is not None
+    assert over is not None
+    assert (order.cause, order.confidence, order.alternative) == ("group-deadlock", "medium", "collective-skipped")
+    assert (over.cause, over.alternative, over.against) == ("collective-skipped", "group-deadlock", "it is over")
+
+
 def test_which_of_two_it_was_is_said_surely_only_where_others_tell() -> None:
     row = FACT | {"ahead": "0xf"}
     odd = cause_of(0, row | {"kind": "once-more"}, {}, None)

@@ -288,6 +288,18 @@ def test_several_ranks_that_work_while_every_other_waits_are_named_together() ->
     assert told(rows(OWN_TIME, *alike)) == [], "one delay is no habit"
 
 
+def test_a_window_that_begins_later_holds_less_of_the_same_waits() -> None:
+    def began_late(*others_ms: float) -> list[tuple[int, ...]]:
+        known = {"collectives": 20, "long_count": 3, "longest_ms": 310.0, "source_id": 0, "record": "traceEvents[1]"}
+        late = {"rank": 0, "own_ms": 930.0, "span_ms": 1000.0} | known
+        return told(
+            rows(OWN_TIME, late, *({"rank": r, "own_ms": own, "span_ms": 2000.0} | known for r, own in enumerate(others_ms, start=1)))
+        )
+
+    assert began_late(920.0, 900.0, 960.0) == [], "the others have as much time of their own, and waited for its profiler to start"
+    assert began_late(120.0, 100.0, 160.0) == [(0,)]
+
+
 def test_of_several_that_make_sends_which_no_recorder_holds_the_ones_that_no_look_finds_waiting_are_named() -> None:
     work = shares(1900, 100, 1700, 120, 90, 80)
     sends = rows(UNHELD_CALLS, *({"rank": r, "calls": 12} for r in range(6)))

@@ -137,6 +137,8 @@ def test_places(frames: list[str], place: str, op: str | None) -> None:
         ("load_batch (train.py:18)", "data-loader"),
         ("Loader.get_next_batch (input.py:18)", "data-loader"),
         ("Corpus.open (my/dataset.py:18)", "data-loader"),
+        ("Loader._remote (train.py:70)", "data-loader"),
+        ("train.<locals>.ShardReader.seek (train.py:70)", "data-loader"),
         ("save_checkpoint (train.py:61)", "checkpoint"),
         ("hold_lock (train.py:61)", "lock"),
         ("lock_gil (train.py:61)", "gil"),
@@ -157,6 +159,8 @@ def test_names_of_user_functions_are_hints_and_the_reason_says_so(frame: str, pl
         "clock_tick (model.py:3)",
         "_checkpointed_forward (model.py:3)",
         "get_data_parallel_rank (state.py:3)",
+        "ModelLoader.place (train.py:70)",
+        "Trainer.fit (train.py:70)",
     ],
 )
 def test_names_that_only_look_alike_are_no_hints(frame: str) -> None:
