@@ -135,7 +135,12 @@ def _first_to_go(
     of the only host, one rank that two lost. Processes that end one after the other are lost by those that end later, so that one stays:
     one is enough beside those of other hosts where all that were lost are ``behind`` in their calls, and they may be of several hosts
     where nobody else is."""
-    if nccl_errors is not None and nccl_errors.filter(pl.col("level") == "WARN").head(1).collect().height:
+    warned = (
+        nccl_errors.filter(pl.col("level") == "WARN").select(pl.col("kind").unique()).collect()["kind"].to_list()
+        if nccl_errors is not None
+        else []
+    )
+    if not set(warned) <= set(_OF_PEERS):
         return []  # somebody failed, for a reason that is told
     people = members.select("host", "pid", "rank")
     host_of = dict(people.select("rank", "host").iter_rows())
@@ -147,7 +152,7 @@ def _first_to_go(
     seen = met.sort("source_id", "line_no")
     lost = set(seen["rank"].to_list())
     hosts = {host_of.get(r) for r in lost}
-    if not lost or lost - _unended(members) or (len(hosts) > 1 and lost != behind):
+    if not lost or lost - _unended(members) or ((len(hosts) > 1 or warned) and lost != behind):
         return []
     stayed = {rank for rank, place in host_of.items() if place in hosts} - lost
     by = seen.filter(pl.col("by").is_in(sorted(stayed)))
@@ -188,7 +193,7 @@ def _never_aborted(members: pl.DataFrame, nccl_errors: pl.LazyFrame | None, nccl
 
 
 #: Errors that tell of a peer that is gone: whoever loses one prints them, and nothing else went wrong where there are no others.
-_OF_PEERS = ("peer-closed", "recv-failed", "connect-retry", "connect-gave-up", "connect-failed", "proxy", "other", "propagation")
+_OF_PEERS = ("peer-closed", "recv-failed", "connect-retry", "connect-gave-up", "connect-failed", "proxy", "other", "propagation", "no-slot")
 
 
 #: What the call of a collective, or of what it does first, hands up: a process that is killed does not come so far.

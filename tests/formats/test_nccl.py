@@ -500,6 +500,7 @@ _SIGNATURES = [
     ("cuda-failure", "Cuda failure 802 'system not yet initialized'", {"detail": "system not yet initialized", "number": 802}),
     ("cuda-alloc", "Failed to CUDA calloc async 1024 bytes", {"number": 1024}),
     ("host-alloc", "Failed to malloc 1024 bytes", {"number": 1024}),
+    ("no-slot", "NET/Socket : unable to allocate requests", {"detail": "requests"}),
     ("duplicate-gpu", "Duplicate GPU detected : rank 4 and rank 5 both on CUDA device 89000", {"detail": "4 5 89000"}),
     ("version-mismatch", "Mismatched NCCL version detected : rank 0 version 22105 rank 5 version 22703", {}),
     ("version-mismatch", "NCCL version mismatch with remote peer 10.0.0.1<4> (local: 22602, remote 22707)", {"peer": "10.0.0.1<4>"}),

@@ -188,7 +188,6 @@ def test_a_lack_of_memory_is_no_fault_of_the_gpu() -> None:
         "misc/utils.cc:123 Unrecoverable error detected: malloc(size=4096) returned null.",
         "Failed to malloc 65536 bytes",
         "Allocation failed at init.cc:812",
-        "NET/IB : unable to allocate requests",
     ],
 )
 def test_host_memory_that_ran_out_is_told_in_the_words_of_every_release(message: str) -> None:

@@ -234,6 +234,16 @@ def test_of_two_on_a_host_the_one_that_is_behind_and_lost_went() -> None:
     assert ends_of(loses(4, 1), loses(1, 0), hosts=4, late=(0, 3, 5)) == ends_of(loses(4, 1), loses(1, 0), hosts=4) == []
 
 
+def test_others_that_fail_for_lost_connections_alone_do_not_hide_the_one_that_is_behind_and_lost() -> None:
+    lost = {"by": 2, "kind": "peer-closed", "level": "WARN", "message": "socketProgress: Connection closed by remote peer", "line_no": 60}
+    full = {"by": 2, "kind": "no-slot", "level": "WARN", "message": "NET/Socket : unable to allocate requests", "line_no": 61}
+    assert ends_of(loses(4, 1), hosts=4, said=(lost, full), late=(5,)) == [(5, "first", [4])]
+    assert ends_of(loses(4, 1), hosts=4, said=(lost, full)) == [], "nobody is behind"
+    assert ends_of(loses(4, 1), hosts=4, said=(lost, full), late=(0, 5)) == [], "another one is behind too"
+    other = {"by": 6, "kind": "cuda-failure", "level": "WARN", "message": "Cuda failure 'out of memory'", "line_no": 30}
+    assert ends_of(loses(4, 1), hosts=4, said=(lost, other), late=(5,)) == []
+
+
 def test_a_local_rank_is_known_where_all_communicators_of_who_lost_it_mean_the_same_one() -> None:
     lost = (loses(1, 2), loses(3, 2))
     assert ends_of(*lost) == [(2, "first", [1, 3])]
