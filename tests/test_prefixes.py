@@ -56,6 +56,7 @@ def texts(*lines: str) -> list[object]:
         (f"[2025-04-15 00:31:11,815 E 808 17795] (raylet) logging.cc:108: {NCCL}", {"hint_pid": 808}),
         (f"(raylet, ip=10.2.0.9) {NCCL}", {"hint_host": "10.2.0.9"}),
         (f"18:11:06.680 [rank4]:{NCCL}", {"hint_rank": 4}),
+        (f"[80746] [rank4]:{NCCL}", {"hint_rank": 4}),
         (f"    [rank4]:{NCCL}", {"hint_rank": 4}),
         (f"[2025-07-01T10:22:33.48675097Z] [rank4]:{NCCL}", {"hint_rank": 4, "time_raw_ns": 1751365353486750970}),
         (f"2024-11-20 14:37:16 [rank3]: {NCCL}", {"hint_rank": 3}),
@@ -235,6 +236,14 @@ def test_lines_keep_their_numbers_and_their_order():
 def test_what_pdsh_says_itself_does_not_keep_its_hosts_from_being_a_column() -> None:
     rows = peeled(f"w0: {NCCL}", f"w1: {NCCL}", f"w0: {NCCL}", f"w1: {NCCL}", "pdsh@w0: w1: ssh exited with exit code 255")
     assert [row["hint_host"] for row in rows[:4]] == ["w0", "w1", "w0", "w1"]
+
+
+def test_a_hostfile_of_addresses_and_localhost_gives_a_column_of_hosts_and_localhost_names_none() -> None:
+    rows = peeled(*(f"{host}: {NCCL}" for host in ("localhost", "10.0.7.12", "localhost", "10.0.7.12")))
+    assert [(row["hint_host"], row["text"]) for row in rows] == [(None, NCCL), ("10.0.7.12", NCCL)] * 2
+    # Addresses with what answers from them are no hosts of a job.
+    answers = [f"10.0.7.{n}: icmp_seq={n} ttl=64" for n in range(8)]
+    assert texts(*answers) == answers
 
 
 def test_what_a_batch_script_and_srun_say_themselves_does_not_keep_the_tasks_from_being_a_column() -> None:

@@ -92,6 +92,7 @@ _SUPPLIES = {
     "failures": _PROCESSES,
     "last_calls": _LAST_CALLS,
     "worker_exits": "logs of the launcher",
+    "launches": "logs of the launcher",
     "endings": _LAUNCHER,
     "comm_channels": _NCCL,
     "local_channels": _NCCL,

@@ -30,8 +30,11 @@ _KEY = re.compile(r"^\s{0,12}(time|host|rank|exitcode|error_file|traceback)\s*: 
 _RANK = re.compile(r"^([0-9]{1,7}) \(local_rank: ([0-9]{1,6})\)")
 _EXIT = re.compile(r"^(-?[0-9]{1,5}) \(pid: ([0-9]{1,10})\)(?:\s*\((SIG[A-Z0-9]{2,8})\))?")
 _RAISED = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200})(?:: ?(.*))?$")
-#: Prefix of Python's own logging, before torch had a format of its own (up to 2.2).
-_LOGGING = r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[A-Za-z0-9_.]{1,200}:"
+#: Prefix of Python's own logging, and of torch's in 2.1 and 2.2: [2024-01-20 15:47:00,123] torch.x.y: [ERROR]; glog's form came after them.
+_LOGGING = (
+    r"^(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[A-Za-z0-9_.]{1,200}:"
+    r"|\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8},[0-9]{3}\] [A-Za-z0-9_.]{1,200}: \[[A-Z]{4,8}\] )"
+)
 #: The same of DeepSpeed's launcher: [2023-04-07 13:09:33,220] [ERROR] [launch.py:324:sigkill_handler]
 _DEEPSPEED = r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8},[0-9]{3}\] \[[A-Z]{4,8}\] \[launch\.py:[0-9]{1,5}:\w{1,64}\] "
 _EXITED = re.compile(r"[Ee]xit(?:ed with exit)? code ([0-9]{1,4})")
@@ -86,7 +89,8 @@ def _read(text: Text) -> Reading:
     used: set[int] = set()
     for lines in near_hits(text.lines, _REACH, _BEFORE):
         _blocks(lines, rows, raised, used)
-    single, numbers = _singles(text.hits.filter(~pl.col("line_no").is_in(sorted(used))), text)
+    started: list[Row] = []
+    single, numbers = _singles(text.hits.filter(~pl.col("line_no").is_in(sorted(used))), text, started)
     used.update(numbers)
     unique: dict[tuple[object, ...], Row] = {}
     for row in [*rows, *single]:
@@ -94,6 +98,7 @@ def _read(text: Text) -> Reading:
     frames = {
         "worker_exits": TABLES["worker_exits"].frame(sorted(unique.values(), key=lambda r: int(str(r["line_no"])))),
         "exceptions": TABLES["exceptions"].frame(raised),
+        "launches": TABLES["launches"].frame(started),
     }
     return Reading(frames=frames, lines=pl.Series("line_no", sorted(used), dtype=pl.UInt32()), records=len(used))
 
@@ -234,8 +239,9 @@ def _moment(text: str, form: str) -> int | None:
 _HEAD = {"row": pl.UInt32(), "message": pl.String(), "date": pl.String(), "time": pl.String()}
 
 
-def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
-    """Rows of lines that stand for themselves or with the one below, and the numbers of all lines that are understood."""
+def _singles(hits: pl.DataFrame, text: Text, started: list[Row]) -> tuple[list[Row], list[int]]:
+    """Rows of lines that stand for themselves or with the one below, and the numbers of all lines that are understood. What tells of the start
+    is added to ``started``."""
     rows: list[Row] = []
     numbers: list[int] = []
     if not hits.height:
@@ -259,6 +265,9 @@ def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
             rows += _rows(kind, values, hit) if raised else []
             continue
         numbers.append(number)
+        if kind == "world":
+            started.append({h: hit[h] for h in ("line_no", *HINTS)} | {"end_line": number, "nranks": _number(values["ranks"])})
+            continue
         if kind in _PARTS:
             # Open MPI, Horovod and Hydra name the process in one line and its end in another.
             near = open_rank is not None and number - int(str(open_rank["end_line"])) <= 4
@@ -359,6 +368,7 @@ _KINDS = {
     "shell": "shell",
     "ray_lost": "lost",
     "ray_dead": "lost",
+    "vllm_lost": "lost",
     "ray_on_node": "memory-monitor",
 }
 #: Ends that the worker or its owner asked for.
@@ -437,9 +447,12 @@ def _expand(tasks: str) -> list[int]:
 
 FORMAT = TextFormat(
     name="launcher-log",
-    title="torchrun, srun, PBS, LSF, mpirun, Ray and the shell on the end of workers",
-    tables=("worker_exits", "exceptions"),
+    title="torchrun, srun, PBS, LSF, mpirun, Ray, vLLM and the shell on the end of workers, DeepSpeed and torchrun on their start",
+    tables=("worker_exits", "exceptions", "launches"),
     anchors=(
+        "dist_world_size=",
+        "global_world_sizes=[",
+        "Worker proc VllmWorker-",
         "failed (exitcode:",
         " exits with return code = ",
         " closing signal SIG",
@@ -457,6 +470,7 @@ FORMAT = TextFormat(
         "Setting OMP_NUM_THREADS environment variable",
         "srun: ",
         "slurmstepd: error: ",
+        "] error: Detected ",
         "slurmstepd-",
         " CANCELLED AT ",
         "=>> PBS: job killed: ",

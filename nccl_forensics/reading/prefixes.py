@@ -35,6 +35,8 @@ _JOB = (
     r"|\[rank\d+\]:|\[default\d+\]:|\[\d+,\d+\]<std|\[[IWEF]\d{3,4} \d|\[[IWEF] \w+\.cpp:|[IWEF]\d{4} \d\d:\d\d:|Traceback \(most recent"
     r"|\[ *\d+\.\d{6}\] |# nThread \d|\[ *\d+\] local )"
 )
+#: Names by which every host calls itself.
+_ANY_HOST = ("localhost", "127.0.0.1")
 #: What pdsh says itself among the lines of its hosts.
 _PDSH_OWN = r"^pdsh@[\w.-]+: "
 #: What a batch script with set -x says of itself beside the lines of srun's tasks, and srun and slurmstepd of theirs.
@@ -101,11 +103,11 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("mpi-time", "[MTWFS]", rf"^(?P<ctime>{_CTIME})(?P<next>[\[<])", keep="${next}"),
     # mpirun --tag-output [1,11]<stdout>: and PRRTE [prterun-host-123@1,3]<stdout>:
     Prefix("mpi", r"\[", r"^\[(?:[\w.@-]*[,@])?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>:", scope="global"),
-    # A viewer's or a cluster's clock before PyTorch's own prefix, or the blanks of a text that was moved in
+    # A viewer's or a cluster's clock or number before PyTorch's own prefix, or the blanks of a text that was moved in
     Prefix(
         "clock",
         r"[ \d\[]",
-        rf"^(?: {{1,16}}|\[(?P<iso>{_ISO})\] |(?P<local>{_LOCAL}) |\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})? )(?P<next>\[rank\d)",
+        rf"^(?: {{1,16}}|\[(?P<iso>{_ISO})\] |\[\d{{1,9}}\] |(?P<local>{_LOCAL}) |\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})? )(?P<next>\[rank\d)",
         keep="${next}",
     ),
     # A reply that quotes a log
@@ -144,7 +146,8 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("mpich", r"\[", r"^\[(?P<rank>\d{1,6})\] ", "column", "global"),
     # Launchers of one's own: rank3: text, Rank 3: text, rank3 | text
     Prefix("rank-column", "[Rr]", r"^[Rr]ank[ _-]?(?P<rank>\d{1,6})(?::| \||\|)(?: |$)", "column", "global"),
-    Prefix("pdsh", "[A-Za-z]", r"^(?P<host>[A-Za-z][\w.-]{1,62}):(?: |$)", "column"),
+    # A host by its name or, as DeepSpeed's hostfile may hold it, by its address
+    Prefix("pdsh", r"[A-Za-z\d]", r"^(?P<host>[A-Za-z][\w.-]{1,62}|\d{1,3}(?:\.\d{1,3}){3}):(?: |$)", "column"),
     # What a log viewer, grep -n or an issue's text put before every line: [812] text, 812: text, 812 text
     Prefix("numbered", r"[ \d\[]", r"^ *(?:\[(?P<number>\d{1,9})\] |(?P<number2>\d{1,9})(?::|\t| {1,2}|-))", "numbered"),
     # A bench runner's name and the stream: resnet.node3 [stderr] text
@@ -387,7 +390,8 @@ def _peel(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.DataFra
         updates["hint_rank"] = pl.when(better).then(told["rank"].cast(pl.Int32, strict=False)).otherwise("hint_rank")
         updates["hint_scope"] = pl.when(better).then(pl.lit(prefix.scope)).otherwise("hint_scope")
     if "host" in told:
-        updates["hint_host"] = pl.when(carries & told["host"].is_not_null()).then(told["host"]).otherwise("hint_host")
+        host = told["host"]
+        updates["hint_host"] = pl.when(carries & host.is_not_null() & ~host.is_in(_ANY_HOST)).then(host).otherwise("hint_host")
     if "pid" in told:
         updates["hint_pid"] = pl.when(carries).then(told["pid"].cast(pl.Int64, strict=False)).otherwise("hint_pid")
     for name, instant, kind in (("iso", _instant, "epoch"), ("ctime", _local, "local-unzoned"), ("local", _unzoned, "local-unzoned")):

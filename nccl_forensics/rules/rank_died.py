@@ -36,6 +36,7 @@ from nccl_forensics.rules.common.endings import (
     nobody_missed,
     own_signal,
     raised_at,
+    ranks_known,
     signs_beside_endings,
 )
 from nccl_forensics.rules.common.errors import hosts_of
@@ -97,6 +98,9 @@ def rank_died(
     stalls: pl.LazyFrame | None = None,
     source_ranks: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
+    processes: pl.LazyFrame | None = None,
+    launches: pl.LazyFrame | None = None,
+    watchdog_calls: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding per kind of ending with the ranks that share it. A crash of a rank whose stack had stood in a collective with the others,
     waiting for a rank that holds them up, is more likely the end of a hang (a timeout that tears connections down) than its beginning."""
@@ -110,7 +114,8 @@ def rank_died(
         known=frozenset(stood) if last_calls is not None and _twice(last_calls) else frozenset(),
     )
     own = every.filter(pl.col("own") & pl.col("kind").is_in(list(_SAID))).sort("time_raw_ns", "rank", nulls_last=True)
-    if (every.height >= 3 and _alike(own, every.height)) or most_crashed_alike(every):
+    known = ranks_known(every, launches, processes, source_ranks, watchdog_calls)
+    if (every.height >= 3 and _alike(own, known)) or most_crashed_alike(every):
         return  # all alike is a crash of the software, not of a rank
     for _, part in own.group_by("kind", "type", maintain_order=True):
         yield _died(part, others)

@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.endings import most_crashed_alike, own_signal
+from nccl_forensics.rules.common.endings import most_crashed_alike, own_signal, ranks_known
 
 #: Libraries that carry the traffic; a crash whose innermost frames lie there is theirs (or of what they were handed).
 _LIBRARIES = r"(lib(?:uc[tpsm]|ucp|mpi|open-pal|fabric|ibverbs|mlx5|nccl|rccl|gloo|psm2|cxi)[\w.-]*\.so[\w.]*)"
@@ -51,15 +51,16 @@ def software_crash(
     exceptions: pl.LazyFrame | None,
     processes: pl.LazyFrame | None = None,
     source_ranks: pl.LazyFrame | None = None,
+    launches: pl.LazyFrame | None = None,
+    watchdog_calls: pl.LazyFrame | None = None,
     *,
     share: Annotated[float, "share of the ranks that must end alike"] = 0.8,
     at_least: Annotated[int, "ranks that must end alike"] = 2,
 ) -> Iterator[Finding]:
     """All ranks alike; else crashes whose innermost native frames are in a communication library."""
     everyone = endings.collect()
-    told = [frame.select("rank") for frame in (processes, source_ranks) if frame is not None]
-    known = pl.concat(told).select(pl.col("rank").drop_nulls().n_unique()).collect().item() if told else 0
-    yield from _alike(everyone, max(everyone.height, known), share, at_least)
+    known = ranks_known(everyone, launches, processes, source_ranks, watchdog_calls)
+    yield from _alike(everyone, known, share, at_least)
     if exceptions is not None:
         yield from _in_library(everyone, exceptions)
 

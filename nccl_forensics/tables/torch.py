@@ -170,6 +170,16 @@ TABLES: tuple[Table, ...] = (
         },
     ),
     Table(
+        "launches",
+        "What a launcher says of the job that it starts (DeepSpeed, torchrun).",
+        {
+            **LINE,
+            **TIME,
+            **HINT,
+            "nranks": (I32, "ranks of the whole job"),
+        },
+    ),
+    Table(
         "reports",
         "What the framework itself says about a mismatch, a barrier or parameters.",
         {

@@ -155,13 +155,15 @@ def endings(
         of_task = rank_of_task(exits, processes, progress)
         _exited(roster, exits, by_pid, local_ranks, of_task)
         _before_the_step(roster.people, exits, of_task)
-    nameless = _raised(roster, raised.collect(), _alone_in(processes), ranks_of_source) if raised is not None else {}
+    every = raised.collect() if raised is not None else pl.DataFrame(schema={"kind": pl.String(), "rank": pl.Int32()})
+    nameless = _raised(roster, every, _alone_in(processes), ranks_of_source) if every.height else {}
+    printed = every.filter(pl.col("rank").is_null() & pl.col("kind").is_in(["python", "survived"])).rows(named=True)
     one_of_those(roster.people, nccl_errors)
     heard = _heard(ranks_of_source, path_hints, sources)
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
     waited, stood = _recorded_waiting(progress), _stood_waiting(last_calls)
     bereft, erred = lost_a_peer(watchdog, ranks_of_source)
-    _pair_nameless(roster.people, nameless, watchdogs, erred)
+    _pair_nameless(roster.people, nameless, watchdogs, erred, Counter(map(_words, printed)))
     lost = exits.filter(pl.col("kind") == "lost").rows(named=True) if exits is not None else []
     for row in _silently(lost, nameless, watchdogs):
         who = roster.person(by_pid.rank(row["pid"], row["host"]), row["pid"])
@@ -458,10 +460,12 @@ def _pair_nameless(
     nameless: dict[object, list[dict[str, object]]],
     watchdogs: Mapping[object, int],
     erred: Mapping[object, int],
+    printed: Mapping[object, int],
 ) -> None:
     """Words that name no process: the exit code with which Python ends after an exception belongs to the exceptions of the same text, and
     what C++ threw to the one process that aborted. One process has what tells most of them; of several, each has ended by what all of these
-    say if they all blame others, and so have those that aborted if as many watchdogs say it (``erred``)."""
+    say if they all blame others, and so have those that aborted if as many watchdogs say it (``erred``). ``printed``: how often which words
+    stand in which source, those behind which its text goes on among them: another process may write it."""
     for source, raised in nameless.items():
         aborted = [w for w in people.values() if w["source_id"] == source and w["signal"] == "SIGABRT" and w["signature"] is None]
         thrown = [row for row in raised if row["kind"] == "cpp-terminate"]
@@ -490,11 +494,31 @@ def _pair_nameless(
                 people[("source", (source, row["line_no"]))] = dict.fromkeys(DEATHS) | place | {"signal": row["type"]}
         if best["signature"] in PEER_GONE and len(aborted) <= erred.get(source, 0):
             ended += [who for who in aborted if who["signature"] is None]
-        if len(ended) == 1 or (ended and best["signature"] in VICTIM):
-            for who in ended:
-                who.update(
-                    {k: best[k] for k in ("type", "message", "signature", "frame")}, exc_source_id=source, exc_line_no=best["line_no"]
-                )
+        by_it = _ended_by(people, raised, best, ended, printed[_words(best)] - len(ended))
+        for who in by_it or (ended if len(ended) == 1 or best["signature"] in VICTIM else ()):
+            who.update({k: best[k] for k in ("type", "message", "signature", "frame")}, exc_source_id=source, exc_line_no=best["line_no"])
+
+
+def _words(row: Mapping[str, object]) -> tuple[object, ...]:
+    """What tells that two tracebacks of a source are of one fault."""
+    return row["source_id"], row["type"], str(row["message"]).split("\n", 1)[0], row["frame"]
+
+
+def _ended_by(
+    people: Mapping[tuple[str, object], dict[str, object]],
+    raised: list[dict[str, object]],
+    best: Mapping[str, object],
+    ended: list[dict[str, object]],
+    further: int,
+) -> list[dict[str, object]]:
+    """Who of a source ended by ``best``, if nothing else was raised at its end and it stands there ``further`` times beside once for each that
+    ``ended``: these, and those whom the launcher told to end when it saw the first, where at least half of them, and no more, raised it
+    too."""
+    own = [row for row in raised if _telling(row["signature"]) > _telling(None)]
+    if not ended or best["signature"] in VICTIM or {_words(row) for row in own} != {_words(best)} or further < 0:
+        return []
+    told = [w for w in people.values() if w["source_id"] == best["source_id"] and w["signal"] == "SIGTERM" and w["signature"] is None]
+    return [*ended, *told] if further <= len(told) <= 2 * further or not told else []
 
 
 def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> tuple[set[int], dict[object, int]]:

@@ -332,3 +332,28 @@ def test_an_exception_whose_message_begins_in_the_next_line_is_read():
     [found] = read(BLOCK.replace("RuntimeError: bad shard", "RuntimeError: \n          bad shard")).frames["exceptions"].to_dicts()
     assert (found["rank"], found["type"]) == (8, "RuntimeError")
     assert found["message"].startswith("\nbad shard")
+
+
+@pytest.mark.parametrize("line", ["dist_world_size=16", "  global_world_sizes=[16, 16]", "global_world_sizes=[16]"])
+def test_a_launcher_tells_how_many_ranks_it_starts(line: str) -> None:
+    head = "[2026-01-07 10:00:00,123] [INFO] [launch.py:164:main] " if line.startswith("dist") else ""
+    [row] = read(f"{head}{line}\n").frames["launches"].to_dicts()
+    assert (row["nranks"], row["line_no"]) == (16, 1)
+
+
+def test_torchs_logging_of_2_1_stands_before_what_torchrun_says() -> None:
+    [row] = rows(
+        "[2024-03-04 05:06:07,089] torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: -6) local_rank: 5 (pid: 41) of binary: /usr/bin/python3\n"
+    )
+    assert (row["kind"], row["local_rank"], row["signal"]) == ("failed", 5, "SIGABRT")
+
+
+def test_slurms_daemon_may_stamp_its_words_in_place_of_its_name() -> None:
+    text = "[2026-01-07T13:04:00.979] error: *** JOB 99 ON n7 CANCELLED AT 2026-01-07T13:04:00 DUE to SIGNAL Terminated ***\n[2026-01-07T13:05:00.1] error: Detected 1 oom_kill event in StepId=99.0. Some of the step tasks have been OOM Killed.\n"
+    assert [row["kind"] for row in rows(text)] == ["scheduler", "scheduler-oom"]
+    assert rows("[2026-01-07T13:05:00.1] error: Detected 1 bad sector\n") == []
+
+
+def test_a_worker_that_vllm_misses_is_lost_without_its_rank() -> None:
+    [row] = rows("Worker proc VllmWorker-3 died unexpectedly (exit code: None), shutting down executor.\n")
+    assert (row["kind"], row["rank"]) == ("lost", None)

@@ -9,6 +9,7 @@ from nccl_forensics.rules.rank_died import rank_died
 from nccl_forensics.rules.software_crash import software_crash
 from nccl_forensics.store import Store
 from tests.rules.frames import cited, endings
+from tests.rules.host_frames import table
 
 
 def crashed(*ranks: int) -> list[dict[str, object]]:
@@ -40,6 +41,19 @@ def test_two_of_six_ranks_that_are_known_are_not_all() -> None:
     assert (finding.title, finding.confidence) == ("all 2 ranks fell over alike: SIGSEGV", "high")
     # Nor are they where nothing but files is there of the others.
     assert software_crash.check(two, None, of[2], of[6]) == []
+
+
+def test_two_of_sixteen_that_the_launcher_started_last_are_not_all_and_died_of_their_own() -> None:
+    two = endings(*crashed(8, 12))
+    started = [table("launches", *({"nranks": n, "line_no": 5 + i} for i, n in enumerate(counts))) for counts in ((4, 16), (16, 2))]
+    assert software_crash.check(two, None, launches=started[0]) == []
+    assert [f.ranks for f in rank_died.check(two, None, launches=started[0])] == [(8, 12)]
+    assert len(software_crash.check(two, None, launches=started[1])) == 1
+
+
+def test_who_waits_until_its_watchdog_ends_it_is_one_of_the_ranks() -> None:
+    waiting = pl.LazyFrame({"rank": [0, 4]}, schema={"rank": pl.Int32()})
+    assert software_crash.check(endings(*crashed(8, 12)), None, watchdog_calls=waiting) == []
 
 
 def test_an_abort_without_a_word_may_be_a_watchdogs() -> None:

@@ -463,6 +463,27 @@ def test_a_launcher_that_names_nobody_means_one_of_those_whom_nccl_handed_an_err
     assert [(e["rank"], e["kind"]) for e in ended(nobody, errors=warned)] == [(None, "exit")]
 
 
+def test_who_was_told_to_end_after_it_had_raised_the_same_ended_by_it_too() -> None:
+    said = [raised("user", rank=None, line=10 * n, kind="survived" if n < 3 else "python") for n in (1, 2, 3)]
+    failed = {"kind": "failure", "rank": 1, "exit_code": 1, "line_no": 80, "source_id": 5}
+    told = [failed | {"rank": r, "exit_code": -15, "signal": "SIGTERM", "line_no": 81 + r} for r in (0, 2)]
+    rows = ended(table("worker_exits", failed, *told), *said)
+    assert [(row["rank"], row["kind"], row["own"], row["exc_line_no"]) for row in rows] == [(r, "exception", True, 30) for r in (0, 1, 2)]
+    # Of many that were told to end, one more that raised it may be any; and more than there are processes are of one that tried again.
+    many = [failed | {"rank": r, "exit_code": -15, "signal": "SIGTERM", "line_no": 81 + r} for r in (0, 2, 3, 4, 5, 6)]
+    for others, words in ((many, said[1:]), (told[:1], [*said, raised("user", rank=None, line=40)])):
+        assert [row["rank"] for row in ended(table("worker_exits", failed, *others), *words) if row["own"]] == [1]
+
+
+def test_several_that_failed_ended_by_the_one_fault_that_is_raised_as_often() -> None:
+    failed = [{"kind": "failure", "rank": r, "exit_code": 1, "line_no": 80 + r, "source_id": 5} for r in (0, 1)]
+    words = [raised("user", rank=None, line=10), raised("user", rank=None, line=20)]
+    rows = ended(table("worker_exits", *failed), *words)
+    assert [(row["rank"], row["kind"], row["message"]) for row in rows] == [(0, "exception", "text"), (1, "exception", "text")]
+    for unlike in ([words[0]], [words[0], words[1] | {"message": "another"}]):
+        assert [row["kind"] for row in ended(table("worker_exits", *failed), *unlike)] == ["exit", "exit"]
+
+
 def test_words_without_a_name_are_those_of_the_only_rank_that_its_launcher_found_failed() -> None:
     def ends(*ranks: int) -> list[tuple[object, object]]:
         exits = table("worker_exits", *({"kind": "failure", "rank": r, "exit_code": 1, "source_id": 5, "line_no": 30 + r} for r in ranks))

@@ -48,3 +48,12 @@ def most_crashed_alike(endings: pl.DataFrame) -> bool:
     own = endings.filter("own")
     alike = own.select("kind", own_signal()).n_unique() == 1 and own["kind"].is_in(list(CRASHES)).all()
     return alike and 2 * own.height > endings.height > 2
+
+
+def ranks_known(endings: pl.DataFrame, launches: pl.LazyFrame | None, *others: pl.LazyFrame | None) -> int:
+    """How many ranks the job is known to have: as the launcher says of its last start, or those that ``endings`` and ``others`` tell of, those
+    of whose end nothing is said among them."""
+    told = [frame.select("rank") for frame in (endings.lazy(), *others) if frame is not None]
+    known = pl.concat(told).select(pl.col("rank").drop_nulls().n_unique()).collect().item()
+    last = launches.sort("source_id", "line_no").select("nranks").tail(1).collect() if launches is not None else pl.DataFrame()
+    return max(endings.height, known, *last.to_series().drop_nulls().to_list() if last.height else ())
