@@ -385,6 +385,14 @@ KINDS: tuple[Kind, ...] = (
         "rank-died",
         "mpirun noticed that process rank 3 with PID 12345 on node node07 exited on signal 9 (Killed).\n",
     ),
+    _k(
+        "host 6.3",
+        "DeepSpeed and torchrun on ranks that they start",
+        "launcher-log",
+        "launches",
+        "software-crash rank-died",
+        "[2026-01-07 10:00:00,123] [INFO] [launch.py:164:main] dist_world_size=16\n",
+    ),
     _k("host 6.3", "Open MPI on a node it lost", "sinfo", "scheduler_nodes", "job-stopped", "@sinfo/mpirun.txt"),
     _k(
         "host 6.4",
