@@ -15,7 +15,7 @@ from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.damage import cut_off
 from nccl_forensics.views import view
 from nccl_forensics.views.ended_before import PEER_GONE, first_to_go, gone_before, left, lost_a_peer, not_stopped, unlisted_task
-from nccl_forensics.views.failed_alike import GOT_OVER, exit_is_all, forgive_alike, one_of_those
+from nccl_forensics.views.failed_alike import GOT_OVER, ended_by, exit_is_all, forgive_alike, one_of_those, words_of
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
 from nccl_forensics.views.tasks import OF_LAUNCHERS, rank_of_task
@@ -163,7 +163,7 @@ def endings(
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
     waited, stood = _recorded_waiting(progress), _stood_waiting(last_calls)
     bereft, erred = lost_a_peer(watchdog, ranks_of_source)
-    _pair_nameless(roster.people, nameless, watchdogs, erred, Counter(map(_words, printed)))
+    _pair_nameless(roster.people, nameless, watchdogs, erred, Counter(map(words_of, printed)))
     lost = exits.filter(pl.col("kind") == "lost").rows(named=True) if exits is not None else []
     for row in _silently(lost, nameless, watchdogs):
         who = roster.person(by_pid.rank(row["pid"], row["host"]), row["pid"])
@@ -494,31 +494,10 @@ def _pair_nameless(
                 people[("source", (source, row["line_no"]))] = dict.fromkeys(DEATHS) | place | {"signal": row["type"]}
         if best["signature"] in PEER_GONE and len(aborted) <= erred.get(source, 0):
             ended += [who for who in aborted if who["signature"] is None]
-        by_it = _ended_by(people, raised, best, ended, printed[_words(best)] - len(ended))
+        causes = [row for row in raised if _telling(row["signature"]) == _CAUSE]
+        by_it = ended_by(people, causes, best, ended, printed[words_of(best)] - len(ended))
         for who in by_it or (ended if len(ended) == 1 or best["signature"] in VICTIM else ()):
             who.update({k: best[k] for k in ("type", "message", "signature", "frame")}, exc_source_id=source, exc_line_no=best["line_no"])
-
-
-def _words(row: Mapping[str, object]) -> tuple[object, ...]:
-    """What tells that two tracebacks of a source are of one fault."""
-    return row["source_id"], row["type"], str(row["message"]).split("\n", 1)[0], row["frame"]
-
-
-def _ended_by(
-    people: Mapping[tuple[str, object], dict[str, object]],
-    raised: list[dict[str, object]],
-    best: Mapping[str, object],
-    ended: list[dict[str, object]],
-    further: int,
-) -> list[dict[str, object]]:
-    """Who of a source ended by ``best``, if nothing else was raised at its end and it stands there ``further`` times beside once for each that
-    ``ended``: these, and those whom the launcher told to end when it saw the first, where at least half of them, and no more, raised it
-    too."""
-    own = [row for row in raised if _telling(row["signature"]) > _telling(None)]
-    if not ended or best["signature"] in VICTIM or {_words(row) for row in own} != {_words(best)} or further < 0:
-        return []
-    told = [w for w in people.values() if w["source_id"] == best["source_id"] and w["signal"] == "SIGTERM" and w["signature"] is None]
-    return [*ended, *told] if further <= len(told) <= 2 * further or not told else []
 
 
 def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> tuple[set[int], dict[object, int]]:
@@ -613,13 +592,17 @@ def _inside(row: Mapping[str, object]) -> object:
     return "user" if _NOT_PICKLED.search(str(row["message"])) else "in-collective"
 
 
+#: What a cause of its own tells.
+_CAUSE = 3
+
+
 def _telling(signature: object) -> int:
     """How much a signature says of why the process ended."""
     if signature is None:
         return 0
     if signature == "signal":
         return 1
-    return 2 if signature in VICTIM else 3
+    return 2 if signature in VICTIM else _CAUSE
 
 
 def _judge(who: dict[str, object]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Processes in which NCCL met the same trouble of its own and gave the call up."""
+"""Processes that failed alike: those in which NCCL met the same trouble of its own and gave the call up, and those that raised the same."""
 
 from __future__ import annotations
 
@@ -44,6 +44,27 @@ def one_of_those(people: dict[tuple[str, object], dict[str, object]], nccl_error
     failed = nccl_errors is not None and has_rows(nccl_errors.filter((pl.col("kind") == "propagation") & pl.col("code").is_between(1, 6)))
     if failed or any(who["rank"] is not None and who["signature"] for who in people.values()):
         del people["pid", None]
+
+
+def words_of(row: Mapping[str, object]) -> tuple[object, ...]:
+    """What tells that two tracebacks of a source are of one fault."""
+    return row["source_id"], row["type"], str(row["message"]).split("\n", 1)[0], row["frame"]
+
+
+def ended_by(
+    people: Mapping[tuple[str, object], dict[str, object]],
+    own: list[dict[str, object]],
+    best: Mapping[str, object],
+    ended: list[dict[str, object]],
+    further: int,
+) -> list[dict[str, object]]:
+    """Who of a source ended by ``best``, if all at its end that has a cause of its own (``own``) is that, and it stands there ``further`` times
+    beside once for each that ``ended``: these, and those whom the launcher told to end when it saw the first, where at least half of them, and no more, raised it
+    too."""
+    if not ended or {words_of(row) for row in own} != {words_of(best)} or further < 0:
+        return []
+    told = [w for w in people.values() if w["source_id"] == best["source_id"] and w["signal"] == "SIGTERM" and w["signature"] is None]
+    return [*ended, *told] if further <= len(told) <= 2 * further or not told else []
 
 
 def _groups(nccl_errors: pl.LazyFrame) -> Mapping[tuple[object, ...], set[tuple[object, object]]]:

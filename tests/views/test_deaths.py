@@ -471,13 +471,13 @@ def test_who_was_told_to_end_after_it_had_raised_the_same_ended_by_it_too() -> N
     assert [(row["rank"], row["kind"], row["own"], row["exc_line_no"]) for row in rows] == [(r, "exception", True, 30) for r in (0, 1, 2)]
     # Of many that were told to end, one more that raised it may be any; and more than there are processes are of one that tried again.
     many = [failed | {"rank": r, "exit_code": -15, "signal": "SIGTERM", "line_no": 81 + r} for r in (0, 2, 3, 4, 5, 6)]
-    for others, words in ((many, said[1:]), (told[:1], [*said, raised("user", rank=None, line=40)])):
+    for others, words in ((many, said[1:]), (told[:1], [*said, raised("user", rank=None, line=40, kind="python")])):
         assert [row["rank"] for row in ended(table("worker_exits", failed, *others), *words) if row["own"]] == [1]
 
 
 def test_several_that_failed_ended_by_the_one_fault_that_is_raised_as_often() -> None:
     failed = [{"kind": "failure", "rank": r, "exit_code": 1, "line_no": 80 + r, "source_id": 5} for r in (0, 1)]
-    words = [raised("user", rank=None, line=10), raised("user", rank=None, line=20)]
+    words = [raised("user", rank=None, line=n, kind="python") for n in (10, 20)]
     rows = ended(table("worker_exits", *failed), *words)
     assert [(row["rank"], row["kind"], row["message"]) for row in rows] == [(0, "exception", "text"), (1, "exception", "text")]
     for unlike in ([words[0]], [words[0], words[1] | {"message": "another"}]):
