@@ -54,6 +54,6 @@ def ranks_known(endings: pl.DataFrame, launches: pl.LazyFrame | None, *others: p
     """How many ranks the job is known to have: as the launcher says of its last start, or those that ``endings`` and ``others`` tell of, those
     of whose end nothing is said among them."""
     told = [frame.select("rank") for frame in (endings.lazy(), *others) if frame is not None]
-    known = pl.concat(told, how="vertical_relaxed").select(pl.col("rank").drop_nulls().n_unique()).collect().item()
+    known = int(pl.concat(told, how="vertical_relaxed").select(pl.col("rank").drop_nulls().n_unique()).collect().item())
     last = launches.sort("source_id", "line_no").select("nranks").tail(1).collect() if launches is not None else pl.DataFrame()
     return max(endings.height, known, *last.to_series().drop_nulls().to_list() if last.height else ())
