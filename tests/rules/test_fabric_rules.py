@@ -484,6 +484,17 @@ def test_wrong_elements_are_data_corruption():
     assert data_corruption.check(table("bandwidth_tests", test), table("bandwidth_rows", {**row, "wrong": None})) == []
 
 
+def test_of_hosts_that_got_wrong_results_those_that_computed_right_with_others_are_not_named():
+    def wrong(*pairs: tuple[str, str, int]) -> list[tuple[str, ...]]:
+        runs = [(run(400.0, i, (a, b)), n) for i, (a, b, n) in enumerate(pairs)]
+        tests, counted = [t for (t, _), _ in runs], [{**r, "wrong": n} for (_, r), n in runs]
+        return [f.hosts for f in data_corruption.check(table("bandwidth_tests", *tests), table("bandwidth_rows", *counted))]
+
+    assert wrong(("a", "x", 3), ("b", "x", 5), ("a", "b", 0)) == [("x",)]
+    assert wrong(("a", "x", 3), ("b", "x", 5)) == [("a", "x"), ("b", "x")]
+    assert wrong(("a", "b", 3), ("a", "c", 0), ("b", "c", 0)) == [("a", "b")], "each computes right with a third: the pair is what is left"
+
+
 def test_the_host_that_failed_runs_share_is_the_suspect():
     failed = {"complete": False, "error": "remote process exited or there was a network error"}
     rows = [run(1.0, i, pair, **failed)[0] for i, pair in enumerate((("a", "x"), ("b", "x"), ("c", "x")))]
