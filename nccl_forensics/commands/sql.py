@@ -38,14 +38,7 @@ _PLAIN_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?|-")
 @reading_options
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--no-color", is_flag=True, help="Accepted for uniformity; the result has no colour.")
-def sql(
-    evidence: tuple[str, ...],
-    query: str,
-    form: str,
-    output: str,
-    quiet: bool,
-    no_color: bool,
-) -> None:
+def sql(evidence: tuple[str, ...], query: str, form: str, output: str, quiet: bool, no_color: bool) -> None:
     """Run QUERY (Polars SQL, in quotes, last) over the tables of EVIDENCE, or of a folder that `analyze -o` or `--tables` wrote.
 
     `nccl-forensics tables` lists the tables and their columns; the views that rules read can be named too.

@@ -87,14 +87,7 @@ class Exhibit:
     build: Callable[[Report, Extras], tuple[Block, ...]]
 
 
-def table(
-    caption: str,
-    columns: Sequence[str],
-    body: Sequence[tuple[Item, ...]],
-    more: int = 0,
-    *,
-    folded: bool = False,
-) -> Table:
+def table(caption: str, columns: Sequence[str], body: Sequence[tuple[Item, ...]], more: int = 0, *, folded: bool = False) -> Table:
     """A table without the columns that no row fills."""
     kept = [n for n in range(len(columns)) if n == 0 or any(row[n].text for row in body)]
     return Table(caption, tuple(columns[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in body), more, folded)

@@ -78,11 +78,7 @@ _NCCL: tuple[Setting, ...] = (
     _s("NCCL_NVLS_CHUNKSIZE", "chunk of NVLink SHARP"),
     _s("NCCL_NVLSTREE_MAX_CHUNKSIZE", "chunk of the NVLS tree"),
     _s("NCCL_CHUNK_SIZE", "chunk of all collectives"),
-    _s(
-        "NCCL_NTHREADS",
-        "CUDA threads per channel",
-        (range(129), "warning", "128 threads and fewer cannot keep fast links busy"),
-    ),
+    _s("NCCL_NTHREADS", "CUDA threads per channel", (range(129), "warning", "128 threads and fewer cannot keep fast links busy")),
     _s("NCCL_MAX_NCHANNELS", "upper bound of channels", own_word="few-channels"),
     _s("NCCL_MAX_CTAS", "upper bound of channels", own_word="few-channels"),
     _s("NCCL_MAX_NRINGS", "old name of NCCL_MAX_NCHANNELS", own_word="few-channels"),

@@ -190,12 +190,7 @@ class _Gatherer:
         self._annotated([pair for pair, known in zip(held, communicates, strict=True) if known])
         for _, event in held[:1]:
             self._pids.setdefault(event.pid, 0)
-        self._add(
-            "operator",
-            held,
-            thread=[threads[e.tid] for _, e in held],
-            communicates=communicates,
-        )
+        self._add("operator", held, thread=[threads[e.tid] for _, e in held], communicates=communicates)
 
     def _ranges(self, ranges: list[tuple[int, Event]], functions: list[tuple[int, Event]]) -> None:
         """Ranges that say something: steps, collectives, data loaders, checkpoints, garbage collection."""

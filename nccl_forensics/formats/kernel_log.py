@@ -504,12 +504,5 @@ FORMATS = (
         read=read,
         priority=80,
     ),
-    DocumentFormat(
-        name="journal-json",
-        title="journalctl -o json",
-        tables=_TABLES,
-        sniff=_sniff_journal,
-        read=read_journal,
-        priority=40,
-    ),
+    DocumentFormat(name="journal-json", title="journalctl -o json", tables=_TABLES, sniff=_sniff_journal, read=read_journal, priority=40),
 )

@@ -340,13 +340,7 @@ class LocalEngine:
         os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read by readers when they start; many sources are read side by side
         if forkable():
             _prepare()
-        return each(
-            partial(_batch, function),
-            batches,
-            workers=self._many(),
-            memory_bytes=self.memory_bytes,
-            seconds=self._seconds,
-        )
+        return each(partial(_batch, function), batches, workers=self._many(), memory_bytes=self.memory_bytes, seconds=self._seconds)
 
     def _many(self) -> int:
         """How many processes read side by side."""

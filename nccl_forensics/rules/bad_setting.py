@@ -34,14 +34,7 @@ from nccl_forensics.words import ranks_words
 _ORDER = ("error", "warning", "info")
 
 
-@rule(
-    name="bad-setting",
-    code="SE07",
-    cause="bad-setting",
-    severity="warning",
-    at_most=16,
-    explains=("low-bus-bandwidth", "few-channels"),
-)
+@rule(name="bad-setting", code="SE07", cause="bad-setting", severity="warning", at_most=16, explains=("low-bus-bandwidth", "few-channels"))
 def bad_setting(
     job_settings: pl.LazyFrame | None,
     nccl_env: pl.LazyFrame | None,

@@ -46,14 +46,7 @@ _UNREACHED = r"^Failed to modify QP.*: (?:Connection timed out|Network is unreac
 _NO_WAY = r"(?i)unable to connect|No route to host|Connection (?:refused|timed out)|Network is unreachable"
 
 
-@rule(
-    name="bandwidth-test-failed",
-    code="BW03",
-    cause="connection-failed",
-    severity="warning",
-    at_most=48,
-    explains=("low-bus-bandwidth",),
-)
+@rule(name="bandwidth-test-failed", code="BW03", cause="connection-failed", severity="warning", at_most=48, explains=("low-bus-bandwidth",))
 def bandwidth_test_failed(
     bandwidth_tests: pl.LazyFrame | None,
     rdma_tests: pl.LazyFrame | None,

@@ -24,14 +24,7 @@ from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 
 
-@rule(
-    name="broken-path",
-    code="NE17",
-    cause="ib-link",
-    severity="warning",
-    at_most=16,
-    explains=("connection-failed", "rank-never-joined"),
-)
+@rule(name="broken-path", code="NE17", cause="ib-link", severity="warning", at_most=16, explains=("connection-failed", "rank-never-joined"))
 def broken_path(ib_routes: pl.LazyFrame) -> Iterator[Finding]:
     """One finding per node at which paths end, most paths first."""
     hops = ib_routes.sort("source_id", "route", "hop").collect()

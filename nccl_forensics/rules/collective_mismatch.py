@@ -96,10 +96,7 @@ def collective_mismatch(
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
                 *cite([whereabouts(row)], f"{ranks_words(ranks[:1])} calls {row['found_op']}"),
-                *cite(
-                    [whereabouts(row, "peer_")],
-                    f"{ranks_words(row['others'][:1])} calls {row['expected_op']} at the same position",
-                ),
+                *cite([whereabouts(row, "peer_")], f"{ranks_words(row['others'][:1])} calls {row['expected_op']} at the same position"),
             ),
             remedy=f"Make every rank of {group} call {row['expected_op']}{f' at {theirs}' if theirs else ''}, or none."
             if passed

@@ -32,14 +32,7 @@ _PREVENTION = "Run a short all_reduce health check over all nodes and NICs befor
 _ASK_NCCL = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"
 
 
-@rule(
-    name="collective-stuck",
-    code="CO07",
-    cause="collective-stuck",
-    severity="critical",
-    at_most=4,
-    explains=_EXPLAINS,
-)
+@rule(name="collective-stuck", code="CO07", cause="collective-stuck", severity="critical", at_most=4, explains=_EXPLAINS)
 def collective_stuck(
     stuck: pl.LazyFrame,
     watchdog: pl.LazyFrame | None,
@@ -128,14 +121,7 @@ def _raised(endings: pl.LazyFrame) -> set[int]:
     return set(endings.filter(own).collect()["rank"].drop_nulls().to_list())
 
 
-@rule(
-    name="collective-stuck-downstream",
-    code="CO16",
-    cause="collective-stuck",
-    severity="critical",
-    at_most=4,
-    explains=_EXPLAINS,
-)
+@rule(name="collective-stuck-downstream", code="CO16", cause="collective-stuck", severity="critical", at_most=4, explains=_EXPLAINS)
 def collective_stuck_downstream(stuck_downstream: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame) -> Iterator[Finding]:
     """One finding per group in which a broadcast (or reduce, gather, scatter) has ended on those who send and not on those who receive, if
     something timed out."""

@@ -117,10 +117,7 @@ def ddp_bucket_passed(
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
                 *cite([row], f"what {ranks_words(ranks[:1])} called in its place"),
-                *cite(
-                    [whereabouts(row, "peer_")],
-                    "the reduction, made in backward by the reducer itself",
-                ),
+                *cite([whereabouts(row, "peer_")], "the reduction, made in backward by the reducer itself"),
             ),
             remedy=_REMEDY,
             prevention=_PREVENTION,

@@ -397,12 +397,7 @@ def _culprit(host: object, bus: object, rows: pl.DataFrame, code: int, who: Peop
     pid = pids[0] if len(pids) == 1 else None
     if code in _PID_MISLEADS and who.of_pid(host, pid) is None:
         pid = None
-    return Culprit(
-        rank=rank if rank is not None else who.of_pid(host, pid),
-        host=name_of(host),
-        gpu=name_of(bus),
-        pid=pid,
-    )
+    return Culprit(rank=rank if rank is not None else who.of_pid(host, pid), host=name_of(host), gpu=name_of(bus), pid=pid)
 
 
 def _uuids(xids: pl.LazyFrame | None) -> list[str]:

@@ -112,14 +112,7 @@ def _held_down(
             remedy="Check fans, air flow and power; move the job off this GPU until it is mended.",
             prevention="Watch clock event reasons and temperature margin of every GPU during jobs.",
             would_refute=("the sample was taken outside the job",),
-            actions=(
-                Action(
-                    "check_power_or_cooling",
-                    hosts=names_of(host),
-                    gpus=(str(gpu),),
-                    ranks=given(rank),
-                ),
-            ),
+            actions=(Action("check_power_or_cooling", hosts=names_of(host), gpus=(str(gpu),), ranks=given(rank)),),
         )
 
 

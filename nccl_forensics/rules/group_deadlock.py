@@ -85,10 +85,7 @@ def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | N
             divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
             evidence=(
                 *cite([whereabouts(row)], f"{ranks_words(row['ranks'][:1])} enqueued this first"),
-                *cite(
-                    [whereabouts(row, "peer_")],
-                    f"{ranks_words(row['others'][:1])} enqueued this first",
-                ),
+                *cite([whereabouts(row, "peer_")], f"{ranks_words(row['others'][:1])} enqueued this first"),
             ),
             remedy="Call the collectives of these groups in the same order on all ranks.",
             prevention="Keep one order of groups in code; avoid collectives under conditions that differ between ranks.",

@@ -45,14 +45,7 @@ _EXPLAINS = (
 )
 
 
-@rule(
-    name="invalid-usage",
-    code="US01",
-    cause="invalid-usage",
-    severity="critical",
-    at_most=8,
-    explains=_EXPLAINS,
-)
+@rule(name="invalid-usage", code="US01", cause="invalid-usage", severity="critical", at_most=8, explains=_EXPLAINS)
 def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.LazyFrame | None = None) -> Iterator[Finding]:
     """Refused calls, duplicates first. Who used a communicator that had not come up yet grew tired of waiting for it, and who used one
     after a warning of its own used one that had failed: what kept it, or what was warned of, is the cause."""
@@ -144,14 +137,7 @@ def _on_one_gpu(comms: pl.LazyFrame, refused: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@rule(
-    name="bootstrap-disagreement",
-    code="US03",
-    cause="invalid-usage",
-    severity="critical",
-    at_most=1,
-    explains=_EXPLAINS,
-)
+@rule(name="bootstrap-disagreement", code="US03", cause="invalid-usage", severity="critical", at_most=1, explains=_EXPLAINS)
 def bootstrap_disagreement(nccl_errors: pl.LazyFrame, nccl_comms: pl.LazyFrame | None) -> Iterator[Finding]:
     """Processes that came with another number of ranks, or with a rank that another had already taken.
 

@@ -131,14 +131,7 @@ def _finding(
         confidence=confidence,
         ranks=ranks,
         hosts=hosts,
-        culprits=(
-            Culprit(
-                rank=rank,
-                host=name_of(host),
-                gpu=name_of(gpu),
-                link=f"NVLink {link}" if link is not None else None,
-            ),
-        ),
+        culprits=(Culprit(rank=rank, host=name_of(host), gpu=name_of(gpu), link=f"NVLink {link}" if link is not None else None),),
         subject=(str(host or ""), str(gpu or ""), *subject),
         evidence=cite(rows, why),
         evidence_total=rows.height,

@@ -32,14 +32,7 @@ _LANE = re.compile(r"\(channel (\d+)\)")
 _RECEIVED = r"^rcvr signal avg optical power|^receiver signal average optical power"
 
 
-@rule(
-    name="optical-module",
-    code="NE16",
-    cause="ib-link",
-    severity="warning",
-    at_most=32,
-    explains=("packet-loss",),
-)
+@rule(name="optical-module", code="NE16", cause="ib-link", severity="warning", at_most=32, explains=("packet-loss",))
 def optical_module(
     net_settings: pl.LazyFrame,
     source_hosts: pl.LazyFrame | None,

@@ -60,10 +60,7 @@ def p2p_unpaired(unpaired: pl.LazyFrame) -> Iterator[Finding]:
         subject=("unpaired", str(first["kind"])),
         evidence=(
             *cite(rows, "the last send of the one to the other", at_most=8),
-            *cite(
-                [whereabouts(r, "peer_") for r in rows.head(8).iter_rows(named=True)],
-                "the last receive of the other from it",
-            ),
+            *cite([whereabouts(r, "peer_") for r in rows.head(8).iter_rows(named=True)], "the last receive of the other from it"),
         ),
         remedy="Give each send its receive of the same size and type on the other rank.",
         prevention="Test the schedule of sends and receives in a small run with each number of microbatches.",

@@ -59,13 +59,7 @@ def host_stall_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
 @rule(name="rank-ended-by-stacks", code="ST22", cause="rank-died", severity="critical", at_most=8, explains=_EXPLAINS)
 def rank_ended_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
     """Processes whose program is over while the others wait."""
-    yield from _findings(
-        stack_stalls,
-        "rank-died",
-        "at the end of their programs",
-        remedy=WHY_IT_LEFT,
-        prevention=AGREE_ON_STEPS,
-    )
+    yield from _findings(stack_stalls, "rank-died", "at the end of their programs", remedy=WHY_IT_LEFT, prevention=AGREE_ON_STEPS)
 
 
 @rule(name="p2p-deadlock-by-stacks", code="ST13", cause="p2p-deadlock", severity="critical", at_most=8, explains=_EXPLAINS)

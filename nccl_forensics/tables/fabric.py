@@ -220,11 +220,7 @@ TABLES: tuple[Table, ...] = (
             "message": (S, ""),
         },
     ),
-    Table(
-        "host_names",
-        "One line of /etc/hosts.",
-        {**WHERE, "address": (S, ""), "names": (SL, "")},
-    ),
+    Table("host_names", "One line of /etc/hosts.", {**WHERE, "address": (S, ""), "names": (SL, "")}),
     Table(
         "sockets",
         "One TCP socket of ss -ti or lsof -i.",

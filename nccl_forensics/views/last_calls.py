@@ -19,11 +19,7 @@ LAST_CALLS = typed(
 
 
 @view(rows="ranks")
-def last_calls(
-    thread_states: pl.LazyFrame | None,
-    raised: pl.LazyFrame | None,
-    checked_calls: pl.LazyFrame | None = None,
-) -> pl.LazyFrame:
+def last_calls(thread_states: pl.LazyFrame | None, raised: pl.LazyFrame | None, checked_calls: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """One row per rank: ``place``, ``op``, ``peer``, ``user_frame`` and ``frames`` (innermost first) as in ``thread_states``; ``witness``
     is stack, exception, or record (of a call that was being compared with the other ranks'); ``moved``: null where one sample was taken,
     which tells no motion; ``waits_from``: it stands in a line of a function from which others call what they wait in, and may wait there

@@ -59,14 +59,8 @@ def argument_findings(
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), str(site or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
-                *cite(
-                    [whereabouts(row)],
-                    f"{ranks_words(ranks[:1])}: {row['found_detail']}",
-                ),
-                *cite(
-                    [whereabouts(row, "peer_")],
-                    f"{ranks_words(row['others'][:1])}: {row['expected_detail']} at the same position",
-                ),
+                *cite([whereabouts(row)], f"{ranks_words(ranks[:1])}: {row['found_detail']}"),
+                *cite([whereabouts(row, "peer_")], f"{ranks_words(row['others'][:1])}: {row['expected_detail']} at the same position"),
             ),
             remedy=f"Give {row['expected_op']} the same {word} on every rank" + (f" at {site}." if site else "."),
             prevention=prevention,
@@ -114,10 +108,7 @@ def _another_call(row: Mapping[str, object], kind: str, word: str, lines: tuple[
         divergence=Divergence(_text(row["group_name"]), _text(row["comm_id"]), int(str(row["seq"])), _text(row["expected_op"])),
         evidence=(
             *cite([whereabouts(row)], f"{ranks_words(ranks[:1])}: {row['found_detail']}"),
-            *cite(
-                [whereabouts(row, "peer_")],
-                f"{ranks_words(others[:1])}: {row['expected_detail']} at the same position",
-            ),
+            *cite([whereabouts(row, "peer_")], f"{ranks_words(others[:1])}: {row['expected_detail']} at the same position"),
         ),
         remedy="Find the branch that brings some ranks to one of these lines and others to the other.",
         prevention="One small run with TORCH_DISTRIBUTED_DEBUG=DETAIL on all ranks: it compares every collective between the ranks before it starts.",

@@ -109,12 +109,7 @@ def nvlink_fault(case: Case) -> None:
         )
 
     case.after.append(late)
-    truth(
-        case,
-        ("nvlink-fault",),
-        _named(case, rank),
-        f"NVLink {link} of GPU {local} on host {host} (rank {rank}) dies in step {step}",
-    )
+    truth(case, ("nvlink-fault",), _named(case, rank), f"NVLink {link} of GPU {local} on host {host} (rank {rank}) dies in step {step}")
 
 
 def gpu_throttled(case: Case) -> None:
