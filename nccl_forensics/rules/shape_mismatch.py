@@ -106,56 +106,67 @@ def shape_mismatch_by_transport(
         yield _in_another_call(ranks[0], apart, odd, lines)
         return
     if odd is not None and apart is None:
-        others = ranks_words(odd["rank"].to_list())
-        waited = operation_words(odd["last_op"][0], odd["last_seq"][0])
-        yield Finding(
-            title=f"{ranks_words(ranks)} brought another size or type to {waited} than {others}, and aborted on what it received",
-            summary=f"{others} recorded the same sizes and types; {ranks_words(ranks)} left no record and received more bytes than it expected.",
-            confidence="medium",
-            ranks=ranks,
-            subject=("gloo-size", str(odd["last_op"][0])),
-            evidence=(*cite(lines, "received data size does not match"), *cite(odd, "what the others recorded alike")),
-            remedy=f"Compare the tensor's shape and type on this rank at {odd['last_call_site'][0] or 'that collective'}.",
-            prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares shapes before each collective.",
-            would_refute=(f"a Flight Recorder dump of {ranks_words(ranks)} with the sizes of the others",),
-            actions=(Action("fix-code", ranks=ranks, confidence="medium", where=odd["last_call_site"][0]), _COMPARE),
-            alternatives=(("dtype-mismatch", ranks, "byte counts differ for types as well as for sizes"),),
-        )
+        yield _unlike_the_recorded(ranks, odd, lines)
         return
     ahead = _ahead(ranks, step_leads, last_calls) if step_leads is not None and last_calls is not None else None
     if ahead is not None:
         yield _a_step_further(ranks, *ahead, lines)
         return
     sender = _sent_to_all(ranks, endings)
-    if sender is not None:
-        who = (int(sender["rank"][0]),)
-        factor = wider_by(rows)
-        typed = factor is not None
-        yield Finding(
-            cause="dtype-mismatch" if typed else None,
-            title=f"{ranks_words(who)} sent more bytes than all the others expected: {ranks_words(ranks)} received too much and aborted",
-            summary=f"Every other rank that ended did so on what it received; {ranks_words(who)} is the only one that did not. "
-            + (
-                f"Messages of unlike length were all {factor} times as long as expected: most likely it brought another data type."
-                if typed
-                else "It brought another size or type, or was in another operation."
-            ),
-            confidence="medium",
-            ranks=who,
-            culprits=(Culprit(rank=who[0]),),
-            subject=("gloo-size", "all but one"),
-            evidence=(*cite(lines, "received data size does not match"), *cite(sender, "how the one that did not abort ended")),
-            remedy=f"Compare what {ranks_words(who)} calls, and its tensor's shape and type, with the others at the collective where they aborted.",
-            prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
-            would_refute=(f"a Flight Recorder dump of {ranks_words(who)} with the operation and the sizes of the others",),
-            actions=(Action("fix-code", ranks=who, confidence="medium"), _COMPARE),
-            alternatives=(
-                ("collective-skipped", who, "it may have left out a call and sent the data of the next one"),
-                ("shape-mismatch" if typed else "dtype-mismatch", who, "byte counts differ for types as well as for sizes"),
-            ),
-        )
-        return
-    yield Finding(
+    yield _of_the_only_other(sender, rows, ranks, lines) if sender is not None else _of_nobody(ranks, lines)
+
+
+def _unlike_the_recorded(ranks: tuple[int, ...], odd: pl.DataFrame, lines: list[dict[str, object]]) -> Finding:
+    """A rank that aborted and left no record, where all others recorded one call alike."""
+    others = ranks_words(odd["rank"].to_list())
+    waited = operation_words(odd["last_op"][0], odd["last_seq"][0])
+    return Finding(
+        title=f"{ranks_words(ranks)} brought another size or type to {waited} than {others}, and aborted on what it received",
+        summary=f"{others} recorded the same sizes and types; {ranks_words(ranks)} left no record and received more bytes than it expected.",
+        confidence="medium",
+        ranks=ranks,
+        subject=("gloo-size", str(odd["last_op"][0])),
+        evidence=(*cite(lines, "received data size does not match"), *cite(odd, "what the others recorded alike")),
+        remedy=f"Compare the tensor's shape and type on this rank at {odd['last_call_site'][0] or 'that collective'}.",
+        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares shapes before each collective.",
+        would_refute=(f"a Flight Recorder dump of {ranks_words(ranks)} with the sizes of the others",),
+        actions=(Action("fix-code", ranks=ranks, confidence="medium", where=odd["last_call_site"][0]), _COMPARE),
+        alternatives=(("dtype-mismatch", ranks, "byte counts differ for types as well as for sizes"),),
+    )
+
+
+def _of_the_only_other(sender: pl.DataFrame, aborted: pl.DataFrame, ranks: tuple[int, ...], lines: list[dict[str, object]]) -> Finding:
+    """The one rank that did not abort on what it received."""
+    who = (int(sender["rank"][0]),)
+    factor = wider_by(aborted)
+    typed = factor is not None
+    return Finding(
+        cause="dtype-mismatch" if typed else None,
+        title=f"{ranks_words(who)} sent more bytes than all the others expected: {ranks_words(ranks)} received too much and aborted",
+        summary=f"Every other rank that ended did so on what it received; {ranks_words(who)} is the only one that did not. "
+        + (
+            f"Messages of unlike length were all {factor} times as long as expected: most likely it brought another data type."
+            if typed
+            else "It brought another size or type, or was in another operation."
+        ),
+        confidence="medium",
+        ranks=who,
+        subject=("gloo-size", "all but one"),
+        evidence=(*cite(lines, "received data size does not match"), *cite(sender, "how the one that did not abort ended")),
+        remedy=f"Compare what {ranks_words(who)} calls, and its tensor's shape and type, with the others at the collective where they aborted.",
+        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+        would_refute=(f"a Flight Recorder dump of {ranks_words(who)} with the operation and the sizes of the others",),
+        actions=(Action("fix-code", ranks=who, confidence="medium"), _COMPARE),
+        alternatives=(
+            ("collective-skipped", who, "it may have left out a call and sent the data of the next one"),
+            ("shape-mismatch" if typed else "dtype-mismatch", who, "byte counts differ for types as well as for sizes"),
+        ),
+    )
+
+
+def _of_nobody(ranks: tuple[int, ...], lines: list[dict[str, object]]) -> Finding:
+    """Where nothing tells whose size was wrong."""
+    return Finding(
         title=f"sizes or types differ between ranks: {ranks_words(ranks) if ranks else 'a process'} received more bytes than expected and aborted",
         summary="The process that receives too much aborts; the one with the wrong tensor may be any other, and may have been in another call. The "
         "evidence does not tell.",
