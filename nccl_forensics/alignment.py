@@ -88,15 +88,6 @@ def opens_in_a_run(line: Sequence[Hashable]) -> bool:
     return 0 < n <= 2 or any(opening[p:] == opening[: n - p] and line[n] != line[n - p] for p in range(1, (n + 1) // 2 + 1) if p < n)
 
 
-def period(history: Sequence[Hashable]) -> int | None:
-    """Length of one step: the smallest p with the last 2·p operations repeating, or None."""
-    n = len(history)
-    for p in range(1, n // 2 + 1):
-        if all(history[n - 1 - i] == history[n - 1 - i - p] for i in range(p)):
-            return p
-    return None
-
-
 def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own: Sequence[Hashable]) -> Reading:
     """How to read ``own`` against ``peers``, both from the first position where they differ; ``history`` is what both did before."""
     foretold = list(peers) + expect([*history, *peers], REACH)

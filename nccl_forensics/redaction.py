@@ -20,7 +20,6 @@ from nccl_forensics.store import Store
 from nccl_forensics.values.hostlist import expand
 
 Level = Literal["secrets", "identity"]
-LEVELS: tuple[Level, ...] = ("secrets", "identity")
 T = TypeVar("T")
 
 #: Keys and fields whose values are words of the contract, numbers as text, or our own: they pass as they are.
@@ -263,4 +262,4 @@ def _texts(value: object, key: str) -> Iterable[tuple[str, str]]:
             yield from _texts(getattr(value, f.name), f.name)
 
 
-__all__ = ["LEVELS", "Level", "Redactor"]
+__all__ = ["Level", "Redactor"]

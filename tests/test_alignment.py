@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.alignment import candidates, deviants, expect, opens_in_a_run, period, read_divergence
+from nccl_forensics.alignment import candidates, deviants, expect, opens_in_a_run, read_divergence
 
 STEP = ["gather", "reduce", "scatter", "loss"]
 
@@ -31,11 +31,6 @@ def test_steps_that_are_not_alike_may_foretell_two_operations() -> None:
 
 def test_nothing_is_foretold_without_a_repetition() -> None:
     assert expect(["a", "b", "c"], 2) == []
-
-
-def test_the_step_length_is_the_smallest_repetition() -> None:
-    assert period([*STEP, *STEP]) == 4
-    assert period(["a", "b", "c"]) is None
 
 
 def test_a_rank_whose_next_operations_are_its_peers_later_ones_has_skipped() -> None:

@@ -168,16 +168,6 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder."""
-    total = 0
-    for parent, _, files in os.walk(folder):
-        for name in files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(parent, name)).st_size
-    return total
-
-
 @dataclass(slots=True)
 class Names:
     """Names for the files of one folder, whatever their sender called them: relative paths that stay inside and never meet.

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 
 from nccl_forensics.serve.clock import DAY_MS, now_ms
 from nccl_forensics.serve.database import Database
-from nccl_forensics.serve.folders import Folders, folder_bytes
+from nccl_forensics.serve.folders import Folders
 from nccl_forensics.serve.incidents import Incidents
 from nccl_forensics.serve.problems import Problem
 
@@ -115,4 +115,4 @@ def tidy(folders: Folders, incidents: Incidents) -> None:
         folders.discard(folders.evidence(row["id"]))
 
 
-__all__ = ["Retention", "delete", "drop_evidence", "enforce", "evidence_bytes", "folder_bytes", "load", "retention_of", "save", "tidy"]
+__all__ = ["Retention", "delete", "drop_evidence", "enforce", "evidence_bytes", "load", "retention_of", "save", "tidy"]
