@@ -41,6 +41,11 @@ def expect(history: Sequence[Hashable], count: int) -> list[Hashable]:
     return line[len(history) :]
 
 
+def foretold_from(history: Sequence[Hashable]) -> int:
+    """The place in ``history`` from which ``expect`` foretells what comes."""
+    return sum(_context(history))
+
+
 def candidates(history: Sequence[_Call]) -> list[_Call]:
     """What may come next, the likeliest first: what followed at each of the places where the longest end of the line was seen before."""
     places, length = _contexts(history)

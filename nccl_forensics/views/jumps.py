@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -9,12 +10,13 @@ from itertools import pairwise
 
 import polars as pl
 
-from nccl_forensics.alignment import REACH, candidates, expect, opens_in_a_run, read_divergence
+from nccl_forensics.alignment import REACH, candidates, expect, foretold_from, opens_in_a_run, read_divergence
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.frames import typed
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.calls import AT_ONCE, ENDS, UNEVEN, Calls, calls_of
 from nccl_forensics.views.pair_waits import numbered_with_batches
+from nccl_forensics.views.wait_edges import JOINED
 
 
 def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> dict[int, tuple[dict[str, object], str]]:
@@ -331,20 +333,23 @@ _PLACE, _KIND = ["domain", "group_key", "seq"], ["op", "shape", "dtype", "site"]
 _ROLE = ["domain", "role", "seq"]
 
 
-def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
+def broken_steps(operations: pl.LazyFrame | Calls) -> dict[int, tuple[dict[str, object], str]]:
     """Ranks whose operations over all groups, in their own order, leave out one that their own earlier steps foretell.
 
     Only the end of each sequence is looked at, and only a minority of the ranks may break its habit: a habit that many break is a new
-    phase of the program. Where peers called the same two operations one after the other too, nothing was left out between them.
+    phase of the program. Where peers called the same two operations one after the other too, nothing was left out between them; nor where
+    what the rank went on with met its peers' calls in the very group, or it sent or received something else between the two than along what
+    it seems to have left out, as at the start of a pipeline.
     """
-    uneven = pl.col("op").is_in(UNEVEN)
+    calls, uneven = calls_of(operations), pl.col("op").is_in(UNEVEN)
     told = {"shape": pl.when(~uneven).then("shape"), "site": pl.when(uneven).then("call_site")}
     texts = ("group_key", "op", "shape", "dtype", "site", "group_name", "group_desc", "comm_id", "call_site")
     recent = (
-        operations.filter(pl.col("rank").is_not_null() & ~pl.col("is_p2p") & pl.col("domain").is_in(["fr", "nccl"]))
+        calls.recent()
+        .filter(pl.col("rank").is_not_null() & ~pl.col("is_p2p") & pl.col("domain").is_in(["fr", "nccl"]))
         # A few texts of many rows: as numbers they take a quarter.
         .select(
-            *[pl.col(c) for c in ("domain", "rank", "seq", "source_id", "order", "line_no", "record")],
+            *[pl.col(c) for c in ("domain", "rank", "seq", "source_id", "order", "line_no", "record", "done")],
             *(told.get(c, pl.col(c)).cast(pl.Categorical).alias(c) for c in texts),
         )
         .sort("domain", "rank", "source_id", "order")
@@ -352,18 +357,19 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
         .tail(_STEPS_BACK)
         .collect()
     )
-    breaks: list[tuple[str, int, int, int]] = []  # domain, rank, row of the break, row of the last call of what was left out
+    breaks: list[_Break] = []
     members: Counter[str] = Counter()
     for domain, rank, found in _all_breaks(recent):
         members[domain] += 1
-        breaks += ((domain, rank, at, before) for at, before in found)
+        breaks += (_Break(domain, rank, *places) for places in found)
     # A habit that many break at the same place is a new phase of the program, or was no habit yet.
     ops, seqs = recent["op"], recent["seq"]
-    ats, befores = [b[2] for b in breaks], [b[3] for b in breaks]
-    places = list(zip([b[0] for b in breaks], ops[ats].to_list(), seqs[ats].to_list(), ops[befores].to_list(), strict=True))
+    ats, befores = [b.at for b in breaks], [b.before for b in breaks]
+    places = list(zip([b.domain for b in breaks], ops[ats].to_list(), seqs[ats].to_list(), ops[befores].to_list(), strict=True))
     alike = Counter(places)
-    few = [b for b, place in zip(breaks, places, strict=True) if alike[place] * 4 <= members[b[0]]]
-    few = [b for b in few if not _numbered_after(recent, b[2], b[3])]
+    few = [b for b, place in zip(breaks, places, strict=True) if alike[place] * 4 <= members[b.domain]]
+    few = [b for b in few if not _numbered_after(recent, b.at, b.before) and not _met(recent, b)]
+    few = _as_sent(few, recent, calls.every) if few else few
     if not few:
         return {}
     # Of a group that no other rank is seen in, nor in one of its role, nobody waits in what is missing.
@@ -371,15 +377,60 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
     seen = recent.select("group_key", "role", "rank")
     common = [seen.group_by(c).agg(pl.col("rank").n_unique()).filter(pl.col("rank") > 1)[c].to_list() for c in ("group_key", "role")]
     groups_of, roles = set(common[0]), set(common[1]) - {None}
-    named = seen[[b[3] for b in few]]
+    named = seen[[b.before for b in few]]
     few = [b for b, key, role in zip(few, named["group_key"], named["role"], strict=True) if key in groups_of or role in roles]
     peers = _Peers(recent, few)
     out: dict[int, tuple[dict[str, object], str]] = {}
-    for domain, rank, at, before in few:
-        if rank not in out and not peers.did_alike(rank, at, before):
-            out[rank] = _fact(recent, domain, at, before)
+    for one in few:
+        if one.rank not in out and not peers.did_alike(one.rank, one.at, one.before):
+            out[one.rank] = _fact(recent, one.domain, one.at, one.before)
     ranks = max(members.values(), default=0)
     return out if len(out) * 4 <= ranks else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Break:
+    """A call of a rank that its own habit does not foretell: the row of it (``at``), of the last call of what was left out (``before``), and
+    those of the calls between which the habit did what was left out (``since``, ``until``)."""
+
+    domain: str
+    rank: int
+    at: int
+    before: int
+    since: int
+    until: int
+
+
+def _met(recent: pl.DataFrame, one: _Break) -> bool:
+    """Whether the rank went on in the very group with another operation that ends on nobody before all are in it, and that is over: there
+    the others called as many as it did."""
+    found, missed = recent.row(one.at, named=True), recent.row(one.before, named=True)
+    alike = found["group_key"] != missed["group_key"] or found["op"] == missed["op"]
+    return not alike and bool(found["done"]) and re.match(JOINED, str(found["op"])) is not None
+
+
+def _as_sent(breaks: list[_Break], recent: pl.DataFrame, operations: pl.LazyFrame) -> list[_Break]:
+    """Those of the breaks before which the rank sent and received nothing, or the same as along what it seems to have left out."""
+    ranks = sorted({b.rank for b in breaks})
+    halves = operations.filter(pl.col("is_p2p") & pl.col("rank").is_in(ranks) & pl.col("op").is_in(["send", "recv"]))
+    told = halves.select("domain", "rank", "source_id", "order", "group_key", "op", "peer").sort("domain", "rank", "source_id", "order")
+    sent = {(domain, rank): part for (domain, rank), part in told.collect().group_by("domain", "rank", maintain_order=True)}
+    if not sent:
+        return breaks
+    sources, orders = recent["source_id"], recent["order"]
+
+    def between(one: _Break, first: int, last: int) -> list[tuple[object, ...]]:
+        own = sent[one.domain, one.rank].filter(
+            (pl.col("source_id") == sources[first]) & pl.col("order").is_between(orders[first], orders[last])
+        )
+        return own.select("group_key", "op", "peer").rows()
+
+    def alike(one: _Break) -> bool:
+        if (one.domain, one.rank) not in sent or not (made := between(one, one.at - 1, one.at)):
+            return True
+        return made == between(one, one.since, one.until)
+
+    return [b for b in breaks if alike(b)]
 
 
 def _with_roles(recent: pl.DataFrame) -> pl.DataFrame:
@@ -398,8 +449,8 @@ def _with_roles(recent: pl.DataFrame) -> pl.DataFrame:
 _ROWS = 1 << 16
 
 
-def _all_breaks(recent: pl.DataFrame) -> Iterator[tuple[str, int, list[tuple[int, int]]]]:
-    """Each rank of each domain, with the rows of its breaks and of the last call of what was left out there (``_breaks``)."""
+def _all_breaks(recent: pl.DataFrame) -> Iterator[tuple[str, int, list[tuple[int, ...]]]]:
+    """Each rank of each domain, with the rows of its breaks as ``_breaks`` tells them."""
     operations = recent.select(_OPERATION).unique(maintain_order=True).with_row_index("code")
     codes = recent.select(_OPERATION).join(operations, on=_OPERATION, how="left", nulls_equal=True, maintain_order="left")["code"]
     # Ranks of one program run the same pattern in groups of other names: what matters is which operations are equal.
@@ -408,7 +459,7 @@ def _all_breaks(recent: pl.DataFrame) -> Iterator[tuple[str, int, list[tuple[int
     spans = recent.select(pl.struct("domain", "rank").rle()).unnest("domain").unnest("value")
     begins = spans["len"].cum_sum() - spans["len"]
     cut = (recent["seq"].gather(begins).fill_null(0) > 1).to_list()
-    known: dict[tuple[tuple[int, ...], bool], tuple[tuple[int, int], ...]] = {}
+    known: dict[tuple[tuple[int, ...], bool], tuple[tuple[int, ...], ...]] = {}
     held: list[int] = []
     base = 0
     for (length, domain, rank), start, amid in zip(spans.iter_rows(), begins, cut, strict=True):
@@ -417,12 +468,12 @@ def _all_breaks(recent: pl.DataFrame) -> Iterator[tuple[str, int, list[tuple[int
         key = tuple(held[start - base : start - base + length]), amid
         if key not in known:
             known[key] = tuple(_breaks(*key))
-        yield domain, rank, [(start + at, start + before) for at, before in known[key]]
+        yield domain, rank, [tuple(start + at for at in places) for places in known[key]]
 
 
-def _breaks(line: tuple[int, ...], cut: bool) -> Iterator[tuple[int, int]]:
-    """Where the end of a line leaves out what the steps before it foretell, and where the operation left out was called last; ``cut``: the
-    line begins amid the calls of its rank."""
+def _breaks(line: tuple[int, ...], cut: bool) -> Iterator[tuple[int, int, int, int]]:
+    """Where the end of a line leaves out what the steps before it foretell, where the operation left out was called last, and the calls
+    between which it came when the line went on as foretold; ``cut``: the line begins amid the calls of its rank."""
     late = 0
     for at in range(max(2, len(line) - _TAIL), len(line)):
         # What came after the same calls before is no break, though something else came after them later: a checkpoint in some steps, say.
@@ -438,7 +489,10 @@ def _breaks(line: tuple[int, ...], cut: bool) -> Iterator[tuple[int, int]]:
             continue  # up to the call that comes late, the order is another one
         reading = read_divergence(line[:at], future, line[at:])
         if reading.kind == "skipped":
-            yield at, max(i for i in range(at) if line[i] == future[0])
+            since = foretold_from(line[:at]) - 1
+            # What is foretold beyond the end of the line begins anew at the same place.
+            until = min(since + 1 + reading.skipped, at)
+            yield at, max(i for i in range(at) if line[i] == future[0]), since, until
 
 
 def _numbered_after(recent: pl.DataFrame, at: int, before: int) -> bool:
@@ -499,8 +553,8 @@ class _Peers:
     both.
     """
 
-    def __init__(self, recent: pl.DataFrame, breaks: Sequence[tuple[str, int, int, int]]) -> None:
-        self._rows = sorted({row for _, _, at, _ in breaks for row in (at - 1, at)})
+    def __init__(self, recent: pl.DataFrame, breaks: Sequence[_Break]) -> None:
+        self._rows = sorted({row for b in breaks for row in (b.at - 1, b.at)})
         self._kinds = dict(zip(self._rows, recent[self._rows].select(_KIND).rows(), strict=True))
         self._recent = recent
         self._by_group = self._calls(_PLACE)
@@ -508,9 +562,8 @@ class _Peers:
         self._told: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
         self._next: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
         self._before: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
-        self._left_out = dict(
-            zip((row for _, _, _, row in breaks), recent["group_key"].gather([row for _, _, _, row in breaks]), strict=True)
-        )
+        rows = [b.before for b in breaks]
+        self._left_out = dict(zip(rows, recent["group_key"].gather(rows), strict=True))
         asked = recent.lazy().select(group=pl.col("group_key").cast(pl.String), rank="rank").unique()
         ranks = asked.filter(pl.col("group").is_in(sorted(set(self._left_out.values())))).group_by("group").agg("rank").collect()
         self._members = {group: frozenset(members) for group, members in ranks.iter_rows()}

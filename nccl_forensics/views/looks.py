@@ -88,9 +88,10 @@ def ordinary(looks: pl.LazyFrame, ranks: int) -> bool:
     a job that goes on."""
     seen = looks.select(pl.len(), pl.col("age_ms", "longest_ms").max(), pl.col("finished").sum(), pl.col("timeout_ms").min()).collect()
     looked_at, age, longest, finished, timeout = seen.row(0)
-    if 2 * looked_at < ranks or finished < _USED or longest is None:
+    if age is None or 2 * looked_at < ranks:
         return False
-    return bool(age <= _LONGER * longest or age < min(_LONG_MS, timeout or 0))
+    usual = finished >= _USED and longest is not None and age <= _LONGER * longest
+    return bool(usual or age < min(_LONG_MS, timeout or 0))
 
 
 def _took() -> pl.Expr:

@@ -6,7 +6,7 @@ because opCount is not comparable between ranks from NCCL 2.27 on; NCCL 2.27 src
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -327,7 +327,8 @@ def progress(
 
     Of recorders also: the state of the first that is pending (``pending_state``), what it calls (``pending_op``), its place in the order of
     the rank's own operations (``pending_order``), and that of the first that is pending in whatever group (``first_open``). Where recorders
-    of a group mark what is completed and one of them holds nothing that is, all before its first pending one is.
+    of a group mark what is completed and one of them holds nothing that is, all before its first pending one is; so it is where recorders
+    were asked for what is open alone.
 
     Counters of the recorder (``pg_status``) survive a ring wrap and empty dumps; they count collectives only where the group has no
     send/recv, and operations (not collectives) for gloo, so they are used for NCCL groups without send/recv alone. A group has them where an
@@ -336,8 +337,11 @@ def progress(
     parts = []
     if operations is not None:
         sent = _with_sends(fr_entries) if fr_entries is not None and fr_status is not None else None
-        seen = _seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps, shared_names, sent)
-        marked = (pl.col("domain") == _RECORDED) & pl.col("last_done").is_not_null().any().over("domain", "group_key")
+        calls = calls_of(operations)
+        alone = dumps is not None and _open_alone(calls.telling, dumps)
+        seen = _seen_progress(calls, fr_status, fr_pg_names, dumps, shared_names, sent, alone)
+        ended = pl.col("last_done").is_not_null().any().over("domain", "group_key")
+        marked = (pl.col("domain") == _RECORDED) & (ended | alone)
         before = pl.when(marked & ~_begins_open(cut_rings(dumps))).then(pl.col("first_pending") - 1)
         parts.append(seen.with_columns(last_done=pl.coalesce("last_done", before)))
     if watchdog is not None:
@@ -351,26 +355,28 @@ def progress(
     return pl.concat(typed).sort("domain", "group_key", "rank")
 
 
-def cut_rings(dumps: pl.LazyFrame | None) -> set[int]:
-    """Ranks whose rings have lost their oldest entries. A recorder that was asked for what is open alone leaves gaps between the numbers
+def cut_rings(dumps: pl.LazyFrame | None) -> dict[int, int]:
+    """Ranks whose rings have lost their oldest entries, and the number of the first that is left. A recorder that was asked for what is open alone leaves gaps between the numbers
     instead."""
     if dumps is None:
-        return set()
+        return {}
     whole = pl.col("last_record_id") - pl.col("first_record_id") + 1 == pl.col("entries")
     lost = dumps.filter((pl.col("use") == "chosen") & (pl.col("first_record_id") > 0) & whole & pl.col("rank").is_not_null())
-    return set(lost.select("rank").unique().collect()["rank"].to_list())
+    return dict(lost.group_by("rank").agg(pl.col("first_record_id").min()).collect().iter_rows())
 
 
 def _open_alone(operations: pl.LazyFrame, dumps: pl.LazyFrame) -> bool:
-    """Whether the recorders were asked for what is open alone: none holds anything that is completed, and numbers of entries are left out."""
+    """Whether the recorders were asked for what is open alone: none holds anything that is completed, and numbers of entries are left out,
+    between them or, where most have room for more as others show, before the first."""
     chosen = dumps.filter((pl.col("use") == "chosen") & of_nccl())
-    left_out = pl.col("last_record_id") - pl.col("first_record_id") + 1 > pl.col("entries")
-    if not chosen.select(left_out.any()).collect().item():
+    between = pl.col("last_record_id") - pl.col("first_record_id") + 1 > pl.col("entries")
+    before = (pl.col("first_record_id") > 0) & (pl.col("entries") < pl.col("entries").max())
+    if not chosen.select(between.any() | (2 * before.sum() > pl.len())).collect().item():
         return False
     return not operations.filter(pl.col("domain") == _RECORDED).select(pl.col("done").any()).collect().item()
 
 
-def _begins_open(cut: set[int]) -> pl.Expr:
+def _begins_open(cut: Collection[int]) -> pl.Expr:
     """Whether a ring that is cut begins with an entry that is open, while other recorders hold what is completed as well: what it has lost
     may be open too."""
     begins = pl.col("rank").is_in(sorted(cut)) & (pl.col("first_open") == pl.col("first_kept"))
@@ -395,7 +401,9 @@ def _seen_progress(
     dumps: pl.LazyFrame | None,
     shared_names: pl.LazyFrame | None,
     sent: pl.DataFrame | None,
+    alone: bool,
 ) -> pl.LazyFrame:
+    """``alone``: recorders were asked for what is open alone."""
     operations = calls.telling
     collectives = operations.filter(placed())
     last = pl.col("seq") == pl.col("seq").max()
@@ -450,7 +458,7 @@ def _seen_progress(
         .drop("mixed")
     )
     both = seen.join(status, on=["domain", "group_key", "rank"], how="full", coalesce=True)
-    if _open_alone(operations, dumps):
+    if alone:
         # The watchdog counts what is completed when it comes round to it; the dump itself looked, and would hold what it found open.
         both = both.with_columns(status_done=pl.when(pl.col("first_pending").is_null()).then("status_enqueued").otherwise("status_done"))
     return (

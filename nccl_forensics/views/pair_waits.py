@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import polars as pl
 
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.wait_edges import Edge, edge, members_of
 
+#: No ring has lost an entry.
+NOT_CUT: Mapping[int, int] = MappingProxyType({})
 #: Members of a group in which a send of one is a receive of the other.
 _PAIR = 2
 #: A send or receive of which its entry does not tell whether it is done.
@@ -103,12 +106,12 @@ def pair_edges(
     info: dict[tuple[str, str], dict[str, object]],
     seen: set[tuple[str, int]],
     gpus: Collection[int] = (),
-    cut: Collection[int] = (),
+    cut: Mapping[int, int] = NOT_CUT,
 ) -> list[Edge]:
     """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``info`` has the rows of
     ``groups`` by domain and key, ``seen`` the (domain, rank) of which there is evidence at all: of others it is not known what they posted.
     A rank of ``gpus``, whose GPU has not done what its peers' have, waits for nobody in what it enqueued behind that. The rings of ``cut``
-    have lost their oldest entries: of a batch at their beginning the other calls may be among these, so that nobody is seen to wait in
+    have lost their oldest entries before this one: of a batch at their beginning the other calls may be among these, so that nobody is seen to wait in
     it."""
     left = unfinished(calls)
     if left is None:
@@ -170,13 +173,15 @@ def _kind(half: _Half, seen: set[tuple[str, int]]) -> str:
     return "p2p" if (str(half.group["domain"]), half.peer) in seen else "unseen"
 
 
-def _halves(left: pl.LazyFrame, info: dict[tuple[str, str], dict[str, object]], gpus: Collection[int], cut: Collection[int]) -> list[_Half]:
+def _halves(
+    left: pl.LazyFrame, info: dict[tuple[str, str], dict[str, object]], gpus: Collection[int], cut: Mapping[int, int]
+) -> list[_Half]:
     # Calls of one batch run together; and what stands behind other unfinished work tells nothing by itself.
     of_rank, ends_batch = ["group_key", "rank"], pl.col("op") == "coalesced"
     ordered = left.sort("order", maintain_order=True).with_columns(batch=ends_batch.cast(pl.Int64).cum_sum(reverse=True).over(of_rank))
     together = (pl.col("is_p2p") & ~ends_batch).sum().over(*of_rank, "batch")
     numbered = pl.len().over(*of_rank, "seq", "is_p2p")
-    oldest = (pl.col("order") == pl.col("order").min().over("rank")) & pl.col("rank").is_in(sorted(cut)).fill_null(False)
+    oldest = (pl.col("order") == pl.col("rank").replace_strict(cut, default=None, return_dtype=pl.Int64())).fill_null(False)
     at_the_cut = ends_batch.any().over(of_rank) & pl.col("is_p2p") & (pl.col("batch") > 1) & oldest.any().over(*of_rank, "batch")
     ordered = ordered.with_columns(
         begins=pl.col("created_ns") == pl.col("created_ns").min().over("rank"), at_the_cut=at_the_cut.fill_null(False)

@@ -54,6 +54,29 @@ def posted_as_many(posted: Mapping[tuple[str, int], int], key: str, rank: int, i
     return posted[key, rank] == others[0] if told else None
 
 
+def posted_alike(
+    posted: Mapping[tuple[str, int], Mapping[int, Batch]], key: str, rank: int, info: Mapping[str, dict[str, object]]
+) -> bool | None:
+    """Whether a rank sent and received under each number what those at the same place of other pipelines did, with the same stages; None
+    where these are too few, or do not agree."""
+    others = [posted[who] for who in siblings(key, rank, info) if who in posted]
+    usual = _unanimous(others)
+    if len(others) < _SIBLINGS or usual is None or (key, rank) not in posted:
+        return None
+    return all(usual.get(number, batch) == batch for number, batch in posted[key, rank].items())
+
+
+def _unanimous(others: Iterable[Mapping[int, Batch]]) -> dict[int, Batch] | None:
+    """What all that posted something under a number posted, by those numbers of which several tell; None where they do not agree."""
+    said: dict[int, Counter[Batch]] = defaultdict(Counter)
+    for other in others:
+        for number, batch in other.items():
+            said[number][batch] += 1
+    if any(len(told) > 1 for told in said.values()):
+        return None
+    return {n: next(iter(told)) for n, told in said.items() if told.total() >= _SIBLINGS}
+
+
 def last_posted(operations: pl.LazyFrame) -> dict[tuple[str, int], int]:
     """By group and rank the number of the last send or receive that recorders hold."""
     sent = operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
@@ -68,13 +91,9 @@ def left_out(own: Mapping[int, Batch], others: Iterable[Mapping[int, Batch]]) ->
     there, and all other batches are those of the others. Stages of one place in their pipelines post the same, so that no other difference
     is looked for.
     """
-    said: dict[int, Counter[Batch]] = defaultdict(Counter)
-    for other in others:
-        for number, batch in other.items():
-            said[number][batch] += 1
-    if any(len(told) > 1 for told in said.values()):
+    usual = _unanimous(others)
+    if usual is None:
         return None
-    usual = {n: next(iter(told)) for n, told in said.items() if told.total() >= _SIBLINGS}
     known = [n for n in own if n in usual]
     first = next((n for n in known if own[n] != usual[n]), None)
     if first is None or sum(n < first for n in known) < _BEFORE:

@@ -254,7 +254,7 @@ def _jumped(scene: Scene, found: Found, blockers: pl.LazyFrame | None, missing: 
     if missing or any(rank not in scene.dead for rank in found):
         # Whoever has finished all and enqueued nothing more holds the others up, whatever a habit of theirs foretold.
         at_rest = bool(found) and all(row["kind"] == "behind" and row["pending"] is False for row in found.values())
-        if jumped := {rank: fact for rank, fact in broken_steps(calls.recent()).items() if rank in found or not at_rest}:
+        if jumped := {rank: fact for rank, fact in broken_steps(calls).items() if rank in found or not at_rest}:
             return jumped
     # NCCL's logs tell calls as they are made: of a circle, too, those who made both calls tell the order.
     ends = [row for row in found.values() if row["kind"] == "behind" or (row["kind"] == "cycle" and row["domain"] == "nccl")]

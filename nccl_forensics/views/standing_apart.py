@@ -11,7 +11,7 @@ from nccl_forensics.stacks.places import PLAIN, WAITING
 from nccl_forensics.stacks.tree import parting
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.levels import ROOTED
-from nccl_forensics.views.sibling_stages import last_posted, posted_as_many
+from nccl_forensics.views.sibling_stages import batches, last_posted, posted_alike, posted_as_many, siblings
 
 #: What an edge tells of the operation that is waited in.
 _WAITED_IN = ("domain", "group_key", "group_name", "group_desc", "comm_id", "seq", "call_site", "in_group")
@@ -166,12 +166,20 @@ def odd_in_circle(
 
 def _odd_in_sends(circle: set[int], operations: pl.LazyFrame, groups: pl.LazyFrame | None) -> set[int]:
     """Those of a circle who have not posted as many sends and receives as all at their place of other pipelines, where the others of it
-    have: they left some out, or went on to some behind what they left out."""
+    have: they left some out, or went on to some behind what they left out. Where all have posted as many, those who sent to another stage
+    or received from another."""
     posted = last_posted(operations)
     if groups is None or not posted:
         return set()
     info = {str(g["group_key"]): g for g in groups.filter(pl.col("domain") == "fr").collect().iter_rows(named=True)}
-    told = [(rank, posted_as_many(posted, key, rank, info)) for key, rank in posted if rank in circle and key in info]
+    asked = [(key, rank) for key, rank in posted if rank in circle and key in info]
+    told = [(rank, posted_as_many(posted, key, rank, info)) for key, rank in asked]
+    if {rank for rank, usual in told if usual} == circle:
+        ranks = circle | {r for key, rank in asked for _, r in siblings(key, rank, info)}
+        halves = operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p") & pl.col("rank").is_in(sorted(ranks)))
+        halves = halves.filter(pl.col("op").is_in(["send", "recv"])).select("group_key", "rank", "seq", "op", "peer")
+        made = batches(halves.collect())
+        told = [(rank, posted_alike(made, key, rank, info)) for key, rank in asked]
     odd = {rank for rank, usual in told if usual is False}
     return odd if odd != circle and odd | {rank for rank, usual in told if usual} == circle else set()
 

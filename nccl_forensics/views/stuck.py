@@ -46,8 +46,8 @@ def stuck(
     and they may be the ones that are missing); of the default group every rank that any evidence names, as all ranks of the job are in it.
     Nor is it known while somebody waits in another group for a rank of which nothing is seen, or a rank has not finished what its peers of
     another group have: the GPUs may not have come to this operation, which is enqueued behind that one, or while a member has something
-    unfinished in another group that it enqueued before, or by its counters, in this one, of which its full ring has lost the entry (``held``).
-    ``stated``: some evidence says how many members there are; else all that
+    unfinished in another group that it enqueued before, or by its counters, in this one, of which its full ring has lost the entry (``held``);
+    of GPUs that have all ``begun`` it, it is. ``stated``: some evidence says how many members there are; else all that
     is known is that no number is missing below the highest one seen. ``begun``: recorders mark that the GPUs of all of them have begun it;
     without it a GPU that never came to it looks the same. ``hidden``: whom all wait for may be among those of whom nothing is seen, which
     are half of the members (of the ranks of the job where nothing tells how many members there are) or more, or a few or a block of ranks:
@@ -93,7 +93,8 @@ def stuck(
         held = part.filter((pl.col("first_open") < pl.col("pending_order")) | cut).height > 0
         # As many that other files tell of as are not seen at all, and these are few: then files were lost.
         lost = len((members & seen).difference(ranks)) >= len(unseen) and len(unseen) * _FEW <= world
-        complete = not (behind or held) and set(ranks) >= members and size is not None and len(ranks) >= size
+        begun = bool((part["pending_state"] == "started").all()) and part["pending_state"].null_count() == 0
+        complete = (begun or not (behind or held)) and set(ranks) >= members and size is not None and len(ranks) >= size
         rows.append(
             {
                 **{k: group[k] for k in OF_GROUP},
@@ -106,7 +107,7 @@ def stuck(
                 and ((gone and not lost) or (2 * len(ranks) <= size if size is not None else 2 * len(seen) <= world)),
                 "stated": group["size"] is not None or told,
                 "held": held,
-                "begun": (part["pending_state"] == "started").all() and part["pending_state"].null_count() == 0,
+                "begun": begun,
                 "timeout_ms": first["timeout_ms"],
                 "source_id": first["source_id"],
                 "line_no": first["line_no"],

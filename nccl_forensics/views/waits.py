@@ -209,28 +209,36 @@ def _alone(state: pl.DataFrame, info: dict[tuple[str, str], dict[str, object]], 
 
 def _in_joined(rows: list[Edge], operations: pl.LazyFrame) -> list[Edge]:
     """The same by the first operation, of those that the waiter has finished and the awaited rank has not, that ends on nobody before all
-    are in it; without those of which there is none."""
+    are in it, by the record of either; without those of which there is none."""
+    columns = ["domain", "group_key", "rank", "done"]
     asked = pl.DataFrame(
-        sorted({(str(r["domain"]), str(r["group_key"]), int(str(r["waiter"]))) for r in rows}),
-        schema={"domain": pl.String(), "group_key": pl.String(), "rank": pl.Int32()},
+        sorted({(str(r["domain"]), str(r["group_key"]), int(str(r[who])), who == "waiter") for r in rows for who in ("waiter", "awaited")}),
+        schema=dict(zip(columns, (pl.String(), pl.String(), pl.Int32(), pl.Boolean()), strict=True)),
         orient="row",
     )
-    joined = operations.filter(~pl.col("is_p2p") & pl.col("done") & pl.col("op").str.contains(JOINED))
-    ended = joined.join(asked.lazy(), on=asked.columns).sort("seq", "order", "record").group_by(asked.columns).agg("seq", "op").collect()
-    ends = {(domain, key, rank): (seqs, ops) for domain, key, rank, seqs, ops in ended.iter_rows()}
+    joined = operations.filter(~pl.col("is_p2p") & pl.col("seq").is_not_null() & pl.col("op").str.contains(JOINED))
+    ended = joined.join(asked.lazy(), on=columns).sort("seq", "order", "record").group_by(columns).agg("seq", "op").collect()
+    ends = {(domain, key, rank, done): (seqs, ops) for domain, key, rank, done, seqs, ops in ended.iter_rows()}
     found: list[Edge] = []
     for row in rows:
-        seqs, ops = ends.get((row["domain"], row["group_key"], row["waiter"]), ([], []))
         first, behind = int(str(row["seq"])), int(str(row["behind"]))
-        at = bisect_left(seqs, first)
-        if at < len(seqs) and seqs[at] < first + behind:
-            found.append(row | {"seq": seqs[at], "op": ops[at], "behind": first + behind - seqs[at]})
+        told = []
+        for who, done in (("waiter", True), ("awaited", False)):
+            seqs, ops = ends.get((row["domain"], row["group_key"], row[who], done), ([], []))
+            at = bisect_left(seqs, first)
+            told += [(seqs[at], ops[at])] if at < len(seqs) and seqs[at] < first + behind else []
+        if told:
+            seq, op = min(told)
+            found.append(row | {"seq": seq, "op": op, "behind": first + behind - seq})
     return found
 
 
 def _name_operations(rows: list[Edge], operations: pl.LazyFrame) -> list[Edge]:
-    """The operation that each waiter waits in (its own record of ``seq``), instead of its last one."""
-    wanted = {(r["domain"], r["group_key"], r["waiter"], r["seq"]) for r in rows if not is_pair(r) and r["seq"] is not None}
+    """The operation that each waiter waits in (its own record of ``seq``), instead of its last one. What a waiter is done with it may have
+    no record of: then whoever still has it open tells which one it is."""
+    named = [r for r in rows if not is_pair(r) and r["seq"] is not None]
+    wanted = {(r["domain"], r["group_key"], r["waiter"], r["seq"]) for r in named}
+    wanted |= {(r["domain"], r["group_key"], r["awaited"], r["seq"]) for r in named if r["kind"] == "gpu"}
     if not wanted:
         return rows
     keys = pl.DataFrame(
@@ -249,6 +257,11 @@ def _name_operations(rows: list[Edge], operations: pl.LazyFrame) -> list[Edge]:
     by_key = {(r["domain"], r["group_key"], r["rank"], r["seq"]): r for r in found.iter_rows(named=True)}
     out = []
     for row in rows:
-        match = by_key.get((row["domain"], row["group_key"], row["waiter"], row["seq"]))
-        out.append(row | {c: match[c] for c in columns} if match and not is_pair(row) else row)
+        match, theirs = (by_key.get((row["domain"], row["group_key"], row[who], row["seq"])) for who in ("waiter", "awaited"))
+        if is_pair(row):
+            out.append(row)
+        elif match:
+            out.append(row | {c: match[c] for c in columns})
+        else:
+            out.append(row | {"op": theirs["op"]} if theirs and row["kind"] == "gpu" else row)
     return out

@@ -108,7 +108,7 @@ def test_views_say_the_same_of_numbers_as_of_rows(seed: int, ranks: int, steps: 
     same(divergences(numbered), divergences(plain))
     same(progress(numbered, None, None, None, None), progress(plain, None, None, None, None))
     same(groups(numbered, None, known, None, None, None), groups(plain, None, known, None, None, None))
-    assert broken_steps(numbered.recent()) == broken_steps(plain)
+    assert broken_steps(numbered) == broken_steps(plain)
 
 
 def test_a_torn_line_that_lost_its_communicator_is_of_the_only_one_that_its_process_has() -> None:

@@ -73,6 +73,9 @@ def test_what_is_open_for_less_than_a_minute_and_than_any_timeout_was_not_asked_
         known = {"longest_ms": 100.0, "finished": 20, "timeout_ms": timeout}
         return ordinary(rows(LOOKS, *({"rank": r, "age_ms": age} | known for r in range(4))), 4)
 
+    bare = {"age_ms": 25_000.0, "finished": 0, "timeout_ms": 600_000}
+    assert ordinary(rows(LOOKS, *({"rank": r} | bare for r in range(4))), 4), "dumps of what is open alone hold nothing that ended"
+    assert not ordinary(rows(LOOKS, *({"rank": r} | bare | {"age_ms": 90_000.0} for r in range(4))), 4)
     assert usual(25_000, 600_000)
     assert not usual(65_000, 600_000), "it stands for longer than a checkpoint of a moment"
     assert not usual(25_000, 20_000), "a timeout may have asked"

@@ -7,9 +7,10 @@ import pytest
 
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.tables import TABLES
+from nccl_forensics.views.calls import OPERATIONS
 from nccl_forensics.views.communicators import comms
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
-from nccl_forensics.views.matching import dumps, fr_pg_names, operations, progress
+from nccl_forensics.views.matching import _open_alone, dumps, fr_pg_names, operations, progress
 from nccl_forensics.views.process_groups import groups
 from nccl_forensics.views.rank_reports import rank_reports
 from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
@@ -522,6 +523,20 @@ def test_what_a_dump_of_open_operations_alone_does_not_hold_is_over_though_the_c
     # What is open stays open, and a dump that holds what is over was not asked for what is open alone.
     assert (1, 9, 8) in far(counters(), *another, entry(1, 9, state="scheduled"), **gaps)
     assert (1, 9, 8) in far(counters(), *another, entry(0, 2, pg_id=1, pg_name="4"), **gaps)
+
+
+def test_dumps_of_open_operations_alone_say_what_is_over_without_counters() -> None:
+    opened = entry(0, 6, state="scheduled"), entry(1, 5, state="scheduled"), entry(1, 6, state="scheduled")
+    gaps = {"entries": 2, "first_record_id": 40, "last_record_id": 90}
+    assert far(None, *opened, **gaps) == [(0, 6, 5), (1, 6, 4)]
+    assert far(None, *opened, **gaps | {"last_record_id": 41}) == [(0, 6, None), (1, 6, None)], "what the rings have lost may be open"
+
+
+@pytest.mark.parametrize(("held", "alone"), [([8, 8, 9], True), ([9, 9, 8], False), ([9, 9, 9], False)])
+def test_rings_that_have_room_for_more_lost_nothing_and_hold_what_is_open_alone(held: list[int], alone: bool) -> None:
+    kept = [{"entries": n, "first_record_id": 40, "last_record_id": 39 + n} for n in held]
+    chosen = dumps(table("fr_dumps", *(dump(rank, **more) for rank, more in enumerate(kept))), owners(0, 1, 2))
+    assert _open_alone(rows(OPERATIONS, {"domain": "fr", "done": False}), chosen) is alone
 
 
 def test_the_counters_of_a_group_with_sends_count_other_things() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views.calls import OPERATIONS
-from nccl_forensics.views.sibling_stages import batches, left_out, posted_as_many, siblings
+from nccl_forensics.views.sibling_stages import batches, left_out, posted_alike, posted_as_many, siblings
 from nccl_forensics.views.unmet import unmet
 from tests.views.frames import groups, progress, rows
 
@@ -52,6 +52,18 @@ def test_as_many_as_all_at_its_place_is_told_of_two_others_that_agree_and_of_gro
     assert posted_as_many(posted | {("a", 4): 9}, "a", 4, info) is False
     assert posted_as_many(posted | {("c", 6): 7}, "a", 4, info) is None, "they do not agree"
     assert posted_as_many({("a", 4): 8, ("b", 5): 8}, "a", 4, info) is None, "one other alone"
+
+
+def test_as_all_at_its_place_is_told_by_whom_it_sent_to() -> None:
+    info: dict[str, dict[str, object]] = {
+        key: {"group_desc": "pp", "members": ranks} for key, ranks in (("a", [0, 4]), ("b", [1, 5]), ("c", [2, 6]))
+    }
+    posted = {("a", 4): USUAL, ("b", 5): USUAL, ("c", 6): USUAL}
+    assert posted_alike(posted, "a", 4, info) is True
+    other = {**USUAL, 25: (RECV, ("send", 0))}
+    assert posted_alike(posted | {("a", 4): other}, "a", 4, info) is False
+    assert posted_alike(posted | {("b", 5): other}, "a", 4, info) is None, "they do not agree"
+    assert posted_alike(posted | {("a", 4): {n: b for n, b in USUAL.items() if n < 25}}, "a", 4, info) is True, "it has not come further"
 
 
 def test_the_first_number_of_a_ring_may_be_cut_and_is_not_compared() -> None:

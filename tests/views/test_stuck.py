@@ -123,6 +123,15 @@ def test_behind_a_rank_of_which_nothing_is_seen_it_is_not_sure() -> None:
     assert rows == [("pg:0", False), ("pg:1", False)]
 
 
+def test_what_all_gpus_have_begun_waits_for_nobody_of_whom_nothing_is_seen() -> None:
+    state = progress({"pg:0": {0: (6, 5), 1: (6, 5)}, "pg:1": {1: (3, 2), 3: (3, 2)}}).collect()
+    known = groups({"pg:0": [0, 1], "pg:1": [1, 2, 3]})
+    for states, complete in ((["started"] * 4, True), (["started", "scheduled"] * 2, False)):
+        begun = state.with_columns(pl.Series("pending_state", states, dtype=pl.String)).lazy()
+        rows = stuck(begun, known, waits_of(None, begun, known, None, None), None, None).select("group_key", "complete").collect().rows()
+        assert rows == [("pg:0", complete), ("pg:1", False)]
+
+
 def test_the_biggest_communicator_tells_how_many_ranks_the_default_group_has() -> None:
     world = rows(COMMS_SCHEMA, {"nranks": 4})
     assert found({0: (6, 5), 1: (6, 5)}, [0, 1], comms=world) == [(6, "all_reduce", [0, 1], False)]

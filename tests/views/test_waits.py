@@ -78,6 +78,20 @@ def test_a_collective_that_all_must_join_shows_the_gpu_that_stands_before_a_broa
     assert found.select("waiter", "awaited", "seq", "op", "behind").rows() == [(0, 2, 7, "all_reduce", 2), (1, 2, 7, "all_reduce", 2)]
 
 
+def test_what_a_peer_is_done_with_is_named_by_the_rank_that_has_it_open() -> None:
+    """Dumps of what is open alone: ranks 0 and 1 hold #9 and rank 2 all from #6 on."""
+
+    def found(*calls: str) -> list[tuple[object, ...]]:
+        state = progress({"pg:0": {0: (9, 8), 1: (9, 8), 2: (9, 5)}})
+        opened = pl.concat([operations({r: ["all_reduce"]}, first=9) for r in (0, 1)] + [operations({2: list(calls)}, first=6)])
+        held = waits_of(opened.with_columns(done=False), state, groups({"pg:0": [0, 1, 2]}), None, None)
+        return held.filter(pl.col("kind") == "gpu").select("awaited", "seq", "op", "behind").unique().collect().rows()
+
+    assert found("all_gather", "all_reduce", "broadcast", "all_reduce") == [(2, 6, "all_gather", 3)]
+    assert found("broadcast", "all_gather", "broadcast", "all_reduce") == [(2, 7, "all_gather", 2)]
+    assert found("broadcast", "broadcast", "broadcast", "all_reduce") == []
+
+
 def test_a_rank_whose_own_watchdog_timed_out_has_open_work_though_nothing_tells_what_it_completed() -> None:
     state = progress({"pg:0": {0: (3, 1), 1: (1, None)}}, domain="watchdog").with_columns(
         first_pending=pl.when(pl.col("rank") == 1).then(pl.lit(1, dtype=pl.Int64)).otherwise(pl.col("first_pending"))
@@ -485,9 +499,10 @@ def test_a_batch_that_a_ring_has_cut_at_its_beginning_shows_nobody_waiting() -> 
         dumps = pl.LazyFrame(rings, schema_overrides={"rank": pl.Int32})
         return waits_of(pl.concat(calls), state, known, None, None, rings=dumps).select("waiter", "awaited").collect().rows()
 
-    assert edges(first=90, kept=8) == []
+    assert edges(first=10, kept=8) == []
     assert edges(first=0, kept=8) == [(0, 2), (1, 0), (2, 1)], "nothing is lost: the sends were never called"
-    assert edges(first=90, kept=5) == [(0, 2), (1, 0), (2, 1)], "it was asked for what is open alone"
+    assert edges(first=4, kept=8) == [(0, 2), (1, 0), (2, 1)], "the ring begins with what is over"
+    assert edges(first=10, kept=5) == [(0, 2), (1, 0), (2, 1)], "it was asked for what is open alone"
 
 
 def test_what_stands_behind_a_gpu_that_stands_waits_for_nobody() -> None:
