@@ -3,7 +3,7 @@
 ## What it finds
 Ranks that had joined the communicator, and whose connections other processes found closed or refused while they themselves went on working:
 no line is left of the rank, its lines end before a collective that these peers entered, it alone of those that went tells of no error, RAS
-declared it dead, processes of its host lost it and nobody else, or all of its host lack the end of a communicator that all others aborted. A job that is stopped as a whole ends without
+declared it dead, processes of its host lost it and nobody else, it ended its communicator long before the last collective, or all of its host lack the end of a communicator that all others aborted. A job that is stopped as a whole ends without
 such lines.
 
 ## Why it matters
@@ -36,10 +36,14 @@ _FOUND = {
     "first": ("lost the connection to it, and to nobody who stayed", "lost the connection to it, and to nobody who stayed"),
     "unended": ("aborted the communicator and it did not", "aborted the communicator and it did not"),
     "silent": ("found its connection closed and went on", "found its connection closed and went on"),
+    "ended": (
+        "entered two collectives and more after it had ended its communicator",
+        "entered two collectives and more after it had ended its communicator",
+    ),
     "refused": ("is refused a connection to it after the bootstrap", "are refused connections to it after the bootstrap"),
 }
 #: In these ways of going the rank's own log is there, and ends.
-_LOGGED = ("left", "lost", "silent", "dead", "first", "unended")
+_LOGGED = ("left", "lost", "silent", "dead", "first", "unended", "ended")
 
 
 @rule(
@@ -66,7 +70,13 @@ def peer_gone(
         yield Finding(
             title=f"{ranks_words(ranks)} {verb(ranks, 'was', 'were')} gone while the others went on: {ranks_words(witnesses)} {verb(witnesses, *_FOUND[str(how)])}",
             summary="That says that the process ended, not why: "
-            + ("its log just ends." if how in _LOGGED else "nothing in the evidence is its own.")
+            + (
+                "it took its communicator down and left."
+                if how == "ended"
+                else "its log just ends."
+                if how in _LOGGED
+                else "nothing in the evidence is its own."
+            )
             + (" The others that ended tell of lost connections; it alone tells of no error." if how == "silent" else ""),
             confidence="medium" if how in _LOGGED and how != "unended" else "low",
             ranks=ranks,
@@ -74,9 +84,9 @@ def peer_gone(
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"]) for r in part.iter_rows(named=True)),
             subject=("peer-gone", str(how)),
             evidence=(
-                *cite(part, "what a peer saw of its end"),
+                *cite(part, "its end of the communicator" if how == "ended" else "what a peer saw of its end"),
                 *cite_absence(
-                    f"{'an end of the communicator' if how in _LOGGED else 'a line of NCCL'} of {ranks_words(ranks)}",
+                    f"{'a later collective' if how == 'ended' else 'an end of the communicator' if how in _LOGGED else 'a line of NCCL'} of {ranks_words(ranks)}",
                     ("all NCCL logs of the bundle",),
                 ),
             ),

@@ -10,7 +10,7 @@ from nccl_forensics.words import first_label
 
 GONE_PEERS = typed("rank:i32 host:str how:str comm_id:str seen_by:list[i32] source_id:u32 line_no:u32")
 #: Of a rank that went in one of these ways the own log is there, and ends.
-FOUND_GONE = ("left", "lost", "silent", "dead", "first")
+FOUND_GONE = ("left", "lost", "silent", "dead", "first", "ended")
 _CLOSED = "[Service thread] Connection closed by localRank"
 
 
@@ -37,7 +37,8 @@ def gone_peers(
     and the lines of all others but one are there), or ``silent`` (processes of its host lost the connection to it, others failed for lost
     connections alone, and it is the one among those that went which tells of no error), or ``dead`` (the RAS threads of peers declared its
     address dead), or ``first`` (processes of its host lost the connection to it and to no other that stayed), or ``unended`` (all of its host
-    lack the end of the communicator, which all of the other hosts aborted, and it lost none of them). A process that was stopped with all the others also loses
+    lack the end of the communicator, which all of the other hosts aborted, and it lost none of them), or ``ended`` (it ended the
+    communicator, without an error, two collectives or more before the last one that peers entered, most of which have not). A process that was stopped with all the others also loses
     connections, but writes nothing after that, and one that comes to its end with several others, as jobs do that are done, nothing but the
     end of its communicator; those that end one after the other all lose each other.
     """
@@ -83,6 +84,8 @@ def gone_peers(
         rows += [
             base | {"how": "first"} | row for row in _first_to_go(nccl_notes, nccl_errors, members, _local_ranks(known, members), behind)
         ]
+    if not rows and progress is not None:
+        rows += [base | {"how": "ended"} | row for row in _ended_early(members, progress, nccl_errors)]
     if not rows and not absent:
         rows += [base | {"how": "unended"} | row for row in _never_aborted(members, nccl_errors, nccl_notes)]
     return pl.DataFrame(rows, schema=GONE_PEERS, infer_schema_length=None).lazy()
@@ -294,6 +297,23 @@ def _behind(progress: pl.LazyFrame, members: pl.DataFrame) -> set[int]:
     own = progress.filter((pl.col("domain") == "nccl") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
     late = own.filter(pl.col("last_seq") < pl.col("last_seq").max().over("group_key")).select("rank").unique().collect()["rank"].to_list()
     return set(late) & set(members.filter(pl.col("ended").is_null())["rank"].to_list())
+
+
+def _ended_early(members: pl.DataFrame, progress: pl.LazyFrame, nccl_errors: pl.LazyFrame | None) -> list[dict[str, object]]:
+    """Ranks that ended the communicator long before the last collective in it, where most others have not ended it and nobody failed. Who
+    leaves one call out comes to its end one call earlier, too."""
+    done = members.filter(pl.col("ended").is_not_null())
+    failed = nccl_errors is not None and nccl_errors.filter(pl.col("level") == "WARN").head(1).collect().height
+    if failed or not 0 < done.height * 2 < members.height:
+        return []
+    here = (pl.col("domain") == "nccl") & (pl.col("group_key") == members["comm_key"][0])
+    reached = dict(progress.filter(here).select("rank", pl.col("last_seq").fill_null(-1)).drop_nulls().collect().iter_rows())
+    beyond = {rank: [r for r, last in reached.items() if last >= reached[rank] + 2] for rank in done["rank"].to_list() if rank in reached}
+    return [
+        {k: row[k] for k in ("rank", "host", "source_id")} | {"line_no": row["end_line_no"], "seen_by": sorted(beyond[row["rank"]])}
+        for row in done.sort("rank").iter_rows(named=True)
+        if len(beyond.get(row["rank"], ())) * 2 > members.height - done.height
+    ]
 
 
 def _uncalling(progress: pl.LazyFrame, members: pl.DataFrame) -> set[int]:
