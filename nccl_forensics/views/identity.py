@@ -377,20 +377,30 @@ _PLACED = 3
 
 def _by_number(people: _People, tails: pl.DataFrame, device: dict[tuple[object, object], int], numbered: pl.LazyFrame) -> None:
     """Processes of which no communicator tells a rank, each alone in an NCCL log of its own, where these are numbered 0, 1, ... without a gap
-    by names that are alike else: ranks, if on each host they follow the CUDA devices, and on one host with several."""
+    by names that are alike else; or each the only one behind a scheduler's prefix, where these are numbered so. The numbers are ranks, if on
+    each host they follow the CUDA devices, and on one host with several."""
     alone = tails.unique(["source_id", "host", "pid"]).filter(pl.len().over("source_id") == 1)
     files = alone.join(numbered.select("source_id", "path_rank", "stem").collect(), on="source_id")
-    number = {(host, pid): rank for host, pid, rank in files.select("host", "pid", "path_rank").iter_rows()}
-    everyone = len(number) == files.height == len(people.by_key) and files["stem"].n_unique() == 1
-    if not everyone or sorted(number.values()) != list(range(len(number))) or any(who.rank is not None for who in people):
+    if files["stem"].n_unique() == 1 and files.height == len(people.by_key):
+        _numbered(
+            people, files.select("host", "pid", "path_rank"), device, "number in the name of its NCCL log, which follows the CUDA devices"
+        )
+    tasks = tails.filter(pl.col("hint_scope") == "task").select("host", "pid", "hint_rank").unique()
+    _numbered(people, tasks, device, "number of its task, which follows the CUDA devices")
+
+
+def _numbered(people: _People, numbers: pl.DataFrame, device: dict[tuple[object, object], int], how: str) -> None:
+    number = {(host, pid): rank for host, pid, rank in numbers.iter_rows()}
+    if not len(number) == numbers.height == len(people.by_key) or any(who.rank is not None for who in people):
         return
     offsets: dict[object, list[int]] = defaultdict(list)
     for (host, pid), rank in number.items():
         offsets[host].append(rank - device.get((host, pid), 0))
-    if any(len(set(known)) > 1 for known in offsets.values()) or max(map(len, offsets.values())) < 2:
+    follow = all(len(set(known)) == 1 for known in offsets.values()) and max(map(len, offsets.values()), default=0) >= 2
+    if not follow or sorted(number.values()) != list(range(len(number))):
         return
     for who in people:
-        who.claims.append((NUMBER, number[who.host, who.pid], "number in the name of its NCCL log, which follows the CUDA devices"))
+        who.claims.append((NUMBER, number[who.host, who.pid], how))
 
 
 def _last_host(people: _People, world: int, device: dict[tuple[object, object], int]) -> None:

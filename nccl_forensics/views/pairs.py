@@ -51,7 +51,8 @@ def unpaired(operations: pl.LazyFrame | Calls, comms: pl.LazyFrame | None) -> pl
     people = {(g, m): r for g, m, r in sent.select("group_key", "member", "rank").unique().iter_rows()}
     begun = set(comms.select("comm_key", "rank", "source_id").collect().rows())
     # Of pairs that differ in number it is not known which call belongs to which.
-    rows = _named([*_in_number(calls, ends, people, begun)] or [*_in_size(ends, people)], ends)
+    in_number = [*_in_number(calls, ends, people, begun)]
+    rows = _misdirected(in_number, ends, people) or _named(in_number or [*_in_size(ends, people)], ends)
     _cite(rows, calls)
     return pl.DataFrame(rows, schema=UNPAIRED, infer_schema_length=None).lazy()
 
@@ -133,6 +134,25 @@ def _in_number(calls: Calls, ends: pl.DataFrame, people: dict[tuple[str, int], i
             if _in_step(marks[own], marks[other], past["group_key"], mine, theirs):
                 yield found | {halves[0]: mine.len(), halves[1]: made, "beyond": past["seq"]}
                 break
+
+
+def _misdirected(rows: list[_Row], ends: pl.DataFrame, people: dict[tuple[str, int], int]) -> list[_Row]:
+    """The one pair that differs in number with the one that has in turn too little of what it has too much: a rank that in one of them called
+    a peer that never calls it addressed the one for the other."""
+    if len(rows) != 1:
+        return []
+    [row] = rows
+    lead = int(str(row["sends"])) - int(str(row["receives"]))
+    counts = ends.filter(pl.col("group_key") == row["group_key"]).group_by(_PAIR).agg(pl.col("sends", "receives").sum())
+    found: list[_Row] = []
+    for other in counts.filter((pl.col("sends") - pl.col("receives")) == -lead).sort(_PAIR).to_dicts():
+        sender, receiver = (people.get((other["group_key"], other[end])) for end in ("src", "dst"))
+        for pair in (row, other):
+            end, none = ("src", "receives") if int(str(pair["sends"])) > int(str(pair["receives"])) else ("dst", "sends")
+            if pair[none] == 0 and row[end] == other[end] and sender is not None and receiver is not None:
+                odd = sender if end == "src" else receiver
+                found += [row | {"odd": odd}, other | {"kind": "calls", "sender": sender, "receiver": receiver, "odd": odd}]
+    return found if len(found) == 2 else []
 
 
 def _apart(one: dict[str, int], two: dict[str, int]) -> bool:

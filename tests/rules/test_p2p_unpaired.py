@@ -64,6 +64,31 @@ def test_of_one_pair_the_side_that_does_otherwise_than_the_others_is_named_with_
     assert told(finding) == ("critical", "low", (1,))
 
 
+#: A ring of four ranks.
+FOUR = {r: [f"send {(r + 1) % 4}", f"recv {(r - 1) % 4}", "all_reduce"] for r in range(4)}
+
+
+def four(*last: list[str], rounds: int = 2) -> pl.LazyFrame:
+    """Pairs of four ranks that go round in a ring, and then do what is given, each what is its own."""
+    calls = logs({r: [*FOUR[r] * rounds, *last[r]] for r in FOUR})
+    return unpaired(calls, comms(*(comm(r, 4, source_id=r) for r in FOUR)))
+
+
+def test_who_sends_to_or_receives_from_another_peer_than_ever_is_named_though_others_went_on() -> None:
+    # Rank 1 sends to 3 and not to 2: these two wait, and 0 and 3 come to the next step.
+    stuck = four([*FOUR[0], *FOUR[0][:2]], ["send 3", "recv 0"], FOUR[2][:2], [*FOUR[3], *FOUR[3][:2]])
+    [finding] = p2p_unpaired.check(stuck)
+    assert told(finding) == ("critical", "medium", (1,))
+    # Rank 3 receives from 1 and not from 2.
+    stuck = four([*FOUR[0], *FOUR[0][:2]], [*FOUR[1], *FOUR[1][:2]], FOUR[2][:2], ["send 0", "recv 1"])
+    [finding] = p2p_unpaired.check(stuck)
+    assert told(finding) == ("critical", "medium", (3,))
+    # Ranks 1 and 3 have exchanged before: that it is one for the other nothing tells.
+    before = ["send 3", "recv 0"], FOUR[2][:2], ["recv 1", *FOUR[3], *FOUR[3][:2]]
+    [finding] = p2p_unpaired.check(four([*FOUR[0], *FOUR[0][:2]], ["send 3", *before[0]], before[1], before[2]))
+    assert told(finding)[2] != (3,)
+
+
 def test_of_two_ranks_alone_nobody_is_named() -> None:
     [finding] = p2p_unpaired.check(found(logs({0: ["send 1", "send 1", "all_reduce"], 1: ["recv 0", "all_reduce"]})))
     assert told(finding) == ("critical", "low", ())

@@ -32,6 +32,13 @@ def test_a_rank_that_left_before_its_peers_last_call_is_surer() -> None:
     assert finding.title.endswith("ranks 0, 4 lost the connection to it before their last collective")
 
 
+def test_a_rank_that_ended_its_communicator_early_is_told_by_that_line() -> None:
+    [finding] = peer_gone.check(gone("ended"), None, None, None)
+    assert (finding.cause, *told(finding)) == ("rank-died", "critical", "medium", (5,))
+    assert finding.title.endswith("ranks 0, 4 entered two collectives and more after it had ended its communicator")
+    assert finding.evidence[0].why == "its end of the communicator"
+
+
 def test_a_rank_of_which_anything_else_tells_is_left_to_that() -> None:
     assert peer_gone.check(gone(), endings({"rank": 5, "kind": "killed"}), None, None) == []
     assert peer_gone.check(gone(), None, progress({"pg:0": {5: (9, None)}}), None) == []

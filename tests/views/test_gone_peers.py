@@ -180,9 +180,10 @@ def ends_of(
     hosts: int = 2,
     late: tuple[int, ...] = (),
     pairs: tuple[tuple[int, int], ...] = (),
+    early: tuple[int, ...] = (),
 ) -> list[object]:
-    """Of ranks 0 to 7, four to a host, all have logs; ``ended`` are those whose communicator ended, and how; ``late`` called less than
-    the others; ``pairs`` have a communicator of their own."""
+    """Of ranks 0 to 7, four to a host, all have logs; ``ended`` are those whose communicator ended, and how; ``late`` called one
+    less than the others, ``early`` two less; ``pairs`` have a communicator of their own."""
     per = 8 // hosts
     where = {r: {"source_id": r, "host": f"node{r // per}", "pid": 100 + r} for r in range(8)}
     ends = {r: {"ended": how, "end_line_no": 70} for r, how in (ended or {}).items()}
@@ -199,7 +200,7 @@ def ends_of(
         table("nccl_notes", *[where[int(str(n["by"]))] | {k: v for k, v in n.items() if k != "by"} for n in notes]),
         errors(*[where[int(str(e["by"]))] | {k: v for k, v in e.items() if k != "by"} for e in said]),
         table("nccl_tails", *[where[r] | {"lines": 90, "line_no": 90, "message": CLOSED} for r in where]),
-        calls_until({r: 2 if r in late else 3 for r in where}, at=40) if late else None,
+        calls_until({r: 1 if r in early else 2 if r in late else 3 for r in where}, at=40) if late or early else None,
     )
     return found.collect().select("rank", "how", "seen_by").rows()
 
@@ -242,6 +243,15 @@ def test_others_that_fail_for_lost_connections_alone_do_not_hide_the_one_that_is
     assert ends_of(loses(4, 1), hosts=4, said=(lost, full), late=(0, 5)) == [], "another one is behind too"
     other = {"by": 6, "kind": "cuda-failure", "level": "WARN", "message": "Cuda failure 'out of memory'", "line_no": 30}
     assert ends_of(loses(4, 1), hosts=4, said=(lost, other), late=(5,)) == []
+
+
+def test_who_ended_the_communicator_long_before_the_last_call_of_its_peers_has_left() -> None:
+    assert ends_of(ended={5: "destroy-complete"}, early=(5,)) == [(5, "ended", [0, 1, 2, 3, 4, 6, 7])]
+    # It called but one less, as a rank does that left one out; most ended it; or somebody failed.
+    assert ends_of(ended={5: "destroy-complete"}, late=(5,)) == []
+    assert ends_of(ended=dict.fromkeys(range(5), "destroy-complete"), early=(0,)) == []
+    lost = {"by": 2, "kind": "peer-closed", "level": "WARN", "message": "socketProgress: Connection closed by remote peer", "line_no": 60}
+    assert ends_of(ended={5: "abort-complete"}, early=(5,), said=(lost,)) == []
 
 
 def test_a_local_rank_is_known_where_all_communicators_of_who_lost_it_mean_the_same_one() -> None:

@@ -401,6 +401,20 @@ def test_logs_that_are_numbered_through_as_the_devices_of_each_host_are_bear_the
     assert found(0, 1, 0, 1, names=("a.0", "a.1", "b.2", "b.3")) == [None] * 4
 
 
+def test_tasks_that_are_numbered_through_as_the_devices_of_each_host_are_ranks() -> None:
+    def found(*tasks: int, devices: tuple[int, ...] = (0, 1, 0, 1), scope: str = "task") -> list[object]:
+        lines = [
+            {"host": f"node{n // 2}", "pid": 100 + n, "dev": d, "hint_rank": t, "hint_scope": scope}
+            for n, (t, d) in enumerate(zip(tasks, devices, strict=True))
+        ]
+        return [p["rank"] for p in sorted(known(sources("job.out"), nccl_tails=table("nccl_tails", *lines)), key=lambda p: str(p["pid"]))]
+
+    assert found(0, 1, 2, 3) == [0, 1, 2, 3]
+    # Launchers with two processes each; one task is missing; devices in another order; numbers within a host.
+    assert found(0, 0, 1, 1) == found(0, 1, 2, 4) == found(0, 1, 2, 3, devices=(0, 1, 1, 0)) == [None] * 4
+    assert found(0, 1, 2, 3, scope="local") == [None] * 4
+
+
 def test_the_processes_of_the_last_host_have_the_block_of_ranks_that_nobody_else_has() -> None:
     def found(*strangers: tuple[str, int], ranks: int = 4) -> list[object]:
         tails = [{"host": "node1", "pid": 100 + r, "dev": r} for r in range(4)]
