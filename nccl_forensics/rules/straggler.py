@@ -170,6 +170,7 @@ def _enqueued(
     # One long delay, as a checkpoint or a profile that is written, is no habit: what a rank costs again and again is what is left without
     # it.
     again = pl.when(pl.col("collectives") >= at_least).then(pl.col("lost_ms") - pl.col("worst_ms")).otherwise("lost_ms")
+    waited = _waited(lag)
     for _, part in rows.with_columns(habit_ms=again.clip(0)).group_by("group_key", maintain_order=True):
         total = float(part["habit_ms"].sum() or 0.0)
         if total <= 0:
@@ -188,6 +189,8 @@ def _enqueued(
             continue
         if worst["habit_ms"] < lost_share * total or worst["habit_ms"] < time_share * (worst["span_ms"] or 0.0):
             continue
+        if sum(ms for key, ms in waited.get(worst["rank"], ()) if key != worst["group_key"]) >= _HALF * worst["habit_ms"]:
+            continue
         place = f" (worst before {worst['call_site']})" if worst["call_site"] else ""
         yield Finding(
             title=f"rank {worst['rank']} was last in {late} of {worst['collectives']} collectives of {group_words(worst)}; the others lost {time_words(worst['lost_ms'])} waiting for it",
@@ -205,6 +208,16 @@ def _enqueued(
             actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
             metrics={"lost_ms": round(worst["lost_ms"], 1), "median_ms": round(worst["median_ms"], 2), "late": late},
         )
+
+
+def _waited(lag: pl.LazyFrame) -> dict[int, list[tuple[str, float]]]:
+    """What each rank waited in each of its groups at least, but for one long delay: what these lost to the others. Who waited half as long as
+    it kept the members of another group was kept itself."""
+    habit = pl.col("lost_ms") - pl.col("worst_ms")
+    out: dict[int, list[tuple[str, float]]] = {}
+    for rank, key, ms in lag.select("rank", "group_key", habit.sum().over("group_key") - habit).collect().iter_rows():
+        out.setdefault(rank, []).append((key, ms))
+    return out
 
 
 def _late_alone(rows: pl.DataFrame, worst: Mapping[str, Any]) -> bool:

@@ -38,13 +38,14 @@ def late_ranks(
     trace_spans: pl.LazyFrame | None,
     trace_arrivals: pl.LazyFrame | None,
     trace_measures: pl.LazyFrame | None = None,
+    trace_pair_waits: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Per group, the rank that the others lost most time to, and what it did more of than its peers before it came late.
 
     ``lost_share`` is its share of all time lost in the group, ``worst_ms`` what was lost in one collective alone, ``window_share`` that
     loss as a share of its trace and ``habit_share`` what is left of that without the step that lost most (one long start is no habit; null
     where steps are not marked), ``p_value`` the chance of so many last places if all were alike. ``own_share``, where ranks are in several
-    groups: by how much less of the time its communication runs alone than that of its peers in the group, as a share of the loss. Who
+    groups or send to each other: by how much less of the time its communication runs alone than that of its peers in the group, as a share of the loss. Who
     itself takes longer waits less in all of its groups; who was kept by another group waits there instead. Collectives of one step are no
     trials of their own where one long batch makes a rank late to all of them: ``step_chance`` is the chance that one rank of the job costs
     most in so many (``last_steps``) of the ``slow_steps``, those in which half as much is lost as it usually costs (null where steps are
@@ -72,6 +73,7 @@ def late_ranks(
     steps, traced = _dearest(summed), summed["rank"].n_unique()
     alone, computing = _shares(trace_measures, "exposed_ms"), _shares(trace_measures, "compute_ms")
     places = dict(rows.group_by("rank").len().collect().iter_rows())
+    paired = set() if trace_pair_waits is None else set(trace_pair_waits.select("rank").collect()["rank"])
     devices = dict(trace_ranks.select("rank", "device").unique("rank", keep="any").collect().iter_rows())
     out: list[dict[str, object]] = []
     for row in worst.iter_rows(named=True):
@@ -99,7 +101,7 @@ def late_ranks(
                 "lost_share": row["lost_ms"] / row["all_lost"],
                 "window_share": row["lost_ms"] / row["all_window"] if row["all_window"] else None,
                 "habit_share": _habit(summed, row),
-                "own_share": _own(alone, group, row) if places[row["rank"]] > 1 else None,
+                "own_share": _own(alone, group, row) if places[row["rank"]] > 1 or row["rank"] in paired else None,
                 "reason": reason if known else None,
                 "reason_ms": excess[reason] if known else None,
                 "reason_share": min(1.0, excess[reason] / row["lost_ms"]) if known else None,

@@ -193,6 +193,13 @@ def test_three_late_steps_that_cost_a_quarter_of_the_time_need_no_more_to_be_sur
     assert only(straggler.check(None, late(p_value=0.0625, last_count=3, material=3))).confidence == "medium"
 
 
+def test_what_a_rank_is_seen_to_do_on_its_host_makes_up_for_some_chance() -> None:
+    unsure = {"p_value": 0.005, "lost_share": 0.7, "window_share": 0.25, "reason_share": 0.65, "slow_steps": 5, "last_steps": 4}
+    assert only(straggler.check(None, late(**unsure, step_chance=0.06, reason="lead"))).confidence == "medium"
+    for quiet in ({"reason": "compute"}, {"p_value": 0.02}, {"reason_share": 0.5}, {"window_share": 0.15}):
+        assert straggler.check(None, late(**unsure | {"step_chance": 0.06, "reason": "lead"} | quiet)) == [], quiet
+
+
 def test_a_rank_that_is_late_by_its_batch_in_some_steps_is_not_named() -> None:
     by_batch = {"p_value": 1e-9, "slow_steps": 4, "last_steps": 3, "step_chance": 0.2}
     assert straggler.check(None, late(**by_batch)) == []

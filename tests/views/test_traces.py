@@ -234,6 +234,25 @@ def test_of_ranks_in_several_groups_the_one_that_itself_takes_longer_is_told_apa
     assert {r["reason"] for r in late if r["rank"] == 2} == {"loader"}
 
 
+def test_the_end_of_a_pipeline_comes_last_to_what_all_do_then_and_has_waited_longest(tmp_path: Path) -> None:
+    """Each step: rank 0 computes for long and sends on, rank 2 receives last, computes, and all meet."""
+    made = []
+    for rank in range(3):
+        trace = Sample(rank, 3)
+        for step in range(6):
+            begin = step * STEP
+            trace.step(step, begin, STEP - 1)
+            args = collective(elements=64, group="line", ranks=range(3)) | {"Collective name": "recv" if rank else "send"}
+            trace.kernel(ALL_REDUCE, begin + 100, 100 + 25_000 * rank, launch=begin + 50, stream=9, args=args)
+            met = begin + 60_000 + 5_000 * rank
+            trace.kernel("gemm", begin + 30_000 + 25_000 * rank // 2, met - begin - 30_100 - 25_000 * rank // 2, launch=begin + 60)
+            trace.kernel(ALL_REDUCE, met, 71_000 - (met - begin), launch=begin + 70, stream=9, args=collective(seq=step, ranks=range(3)))
+        made.append(trace)
+    [late] = rows(resolver(tmp_path, made), "late_ranks")
+    assert (late["rank"], late["last_count"]) == (2, 6)
+    assert float(str(late["own_share"])) < 0
+
+
 def test_ranks_that_another_group_kept_have_no_time_of_their_own(tmp_path: Path) -> None:
     found = resolver(tmp_path, meshed(link=30_000))
     late = [r for r in rows(found, "late_ranks") if float(str(r["lost_ms"])) > 100]

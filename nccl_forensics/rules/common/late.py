@@ -33,6 +33,8 @@ _BY_CHANCE, _HARDLY, _SURELY = 0.12, 0.02, 0.001
 
 #: What a rank does by itself, that no role in the job asks of it.
 _OF_ITS_OWN = ("gc", "loader", "memcpy")
+#: What it does on its host, which a batch that is longer to compute does not ask for; and the chance of its last places that is then enough.
+_NOT_BY_BATCH, _SEEN_CHANCE = ("gc", "loader", "lead"), 0.01
 
 
 #: Of several groups: so much of what the others lose to a rank must be time that it took itself, or it was kept by another group.
@@ -63,6 +65,7 @@ def late_rows(
     # A start that is slow once delays the two or three calls that go out together.
     often = (pl.col("worst_ms") <= _ONE_OF_THREE * pl.col("lost_ms")).fill_null(value=True)
     sure = (pl.col("p_value") <= p_value) | ((window >= 0.25) & (pl.col("lost_share") >= 0.9) & often)
+    sure |= pl.col("reason").is_in(_NOT_BY_BATCH) & (pl.col("reason_share") >= 0.6) & (pl.col("p_value") <= _SEEN_CHANCE) & (window >= 0.2)
     few = (
         (pl.col("members") > 2)
         & (pl.col("collectives") >= _FEW)
