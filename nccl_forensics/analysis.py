@@ -101,7 +101,8 @@ def judge_run(
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
     known, still = census(resolver), stood_still(resolver) or left_open(resolver)
-    ended = ended_orderly(resolver, known)
+    done = resolver.holds("done")
+    ended = ended_orderly(resolver, known) or done
     everyone = all_seen(resolver, known)
     whole = everyone and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
     whole = whole and not only_warned(resolver)
@@ -117,7 +118,7 @@ def judge_run(
     alone = by_nccl_alone(resolver)
     told_of = (whole or most_seen(resolver, known)) and not only_warned(resolver) and (results or resolver.holds("comms"))
     enough = told_of and going and not (lost and alone) and not (cut and still_coming_up(resolver)) and not only_met(resolver)
-    machines_only = known.world is None and not known.seen
+    machines_only = known.world is None and not known.seen and not done
     told = told and not (machines_only and pods_down(resolver))
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
     shown = (not alone or (ended and links_told(resolver))) and (ended or not none_found_at_work(resolver))

@@ -131,6 +131,7 @@ _SUPPLIES = {
     "host_ranks": _HOSTS,
     "placements": _HOSTS,
     "job_signs": _HOSTS,
+    "done": "logs of the launcher, sacct",
     "unseen_late": _TRACES,
     "timeline_work": "step times by rank (timelines)",
     "host_facts": _LISTINGS,

@@ -1,7 +1,7 @@
 """MTUs differ along a path, so that small messages pass and large ones do not.
 
 ## What it finds
-Interfaces of one subnet, or RDMA ports of the same name (or number, in NCCL's logs), with different MTUs on different hosts; pings of full size that a router or the
+Interfaces of one subnet (of one name where no address is listed), or RDMA ports of the same name (or number, in NCCL's logs), with different MTUs on different hosts; pings of full size that a router or the
 own interface refuses, or that vanish while small ones return.
 
 ## Why it matters
@@ -19,7 +19,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Annotated
 
 import polars as pl
@@ -58,8 +58,12 @@ def mtu_mismatch(
         yield from _probed(located(pings, source_hosts), full_size)
     if packets is not None:
         yield from _refused(located(packets.filter(pl.col("mtu_bytes").is_not_null()), source_hosts))
-    if net_interfaces is not None and net_addresses is not None:
-        yield from _subnets(located(net_interfaces, source_hosts), located(net_addresses, source_hosts))
+    if net_interfaces is not None:
+        interfaces = located(net_interfaces, source_hosts)
+        addresses = located(net_addresses, source_hosts) if net_addresses is not None else None
+        if addresses is not None:
+            yield from _subnets(interfaces, addresses)
+        yield from _alike(interfaces, set(addresses["interface"].to_list()) if addresses is not None else set())
     active = ib_ports.filter(pl.col("mtu_bytes").is_not_null() & (pl.col("state") == "active")).collect() if ib_ports is not None else None
     if active is not None and active.height:
         yield from _ports(active)
@@ -173,6 +177,38 @@ def _subnets(interfaces: pl.DataFrame, addresses: pl.DataFrame) -> Iterator[Find
                 [{**members[n], "why": f"MTU {members[n]['mtu_bytes']}"} for n in (*odd, *(n for n in members if n not in odd))],
                 tuple(Culprit(host=str(members[n]["host"]), nic=str(members[n]["name"])) for n in odd),
             )
+
+
+def _alike(interfaces: pl.DataFrame, addressed: Set[str]) -> Iterator[Finding]:
+    """Interfaces of one name of which no host lists an address: hosts of one make give theirs the same role."""
+    up = interfaces.filter(
+        pl.col("mtu_bytes").is_not_null()
+        & pl.col("host").is_not_null()
+        & (pl.col("state") == "up")
+        & ~pl.col("name").is_in(list(addressed))
+        & ~pl.col("name").str.contains(_INNER)
+    )
+    told: dict[tuple[object, ...], list[Mapping[str, object]]] = defaultdict(list)
+    for (_,), part in up.unique(["name", "host"], maintain_order=True).group_by("name", maintain_order=True):
+        members = {str(r["host"]): r for r in part.iter_rows(named=True)}
+        found = _odd(members)
+        if found:
+            usual, odd = found
+            told[(usual, *odd)] += [members[n] for n in (*odd, *(n for n in members if n not in odd))]
+    for (usual, *hosts), rows in told.items():
+        odd_rows = [r for r in rows if r["host"] in hosts]
+        names = sorted({str(r["name"]) for r in rows})
+        yield _finding(
+            f"{names[0]}{f' and {len(names) - 1} more interfaces' if names[1:] else ''} of {', '.join(map(str, hosts[:4]))}"
+            f" have MTU {odd_rows[0]['mtu_bytes']}, those of the other hosts {usual}",
+            "Interfaces of one name, of which no address is listed.",
+            "error",
+            "high" if len({r["host"] for r in rows}) > 2 else "medium",
+            tuple(map(str, hosts)),
+            ("alike", *names[:1], *map(str, hosts)),
+            [{**r, "why": f"MTU {r['mtu_bytes']}"} for r in rows],
+            tuple(Culprit(host=str(r["host"]), nic=str(r["name"])) for r in odd_rows),
+        )
 
 
 def _ports(ports: pl.DataFrame) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.cuda_errors import cuda_error
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.values import pci
 from nccl_forensics.views import view
 from nccl_forensics.words import UNIDENTIFIED, first_label
@@ -27,10 +27,12 @@ def job_signs(
     stack_stalls: pl.LazyFrame | None,
     divergences: pl.LazyFrame | None,
     groups: pl.LazyFrame | None,
+    done: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank of the job, also of one that left nothing (a number below another's, or below the size of a group), with the ``sign`` that tells of it before all others, if any does:
     ``gpu`` (it says that its GPU failed it), ``taken`` (killed, or gone without a word), ``died`` (another end of its own), ``stands`` (the
-    others wait for it), ``parted`` (it surely made other calls than its peers). Whoever only waited, or was told to end, has none."""
+    others wait for it), ``parted`` (it surely made other calls than its peers). Whoever only waited, or was told to end, has none.
+    A row without a rank tells that there was a job, which ended well (view ``done``)."""
     signs: dict[int, str] = {}
 
     def note(ranks: list[object], sign: str) -> None:
@@ -66,5 +68,7 @@ def job_signs(
     least = max((n for n in (*sizes, *(rank + 1 for rank in {*known, *signs})) if n is not None and n <= UNIDENTIFIED), default=0)
     for rank in {*signs, *range(min(least, _MOST))}:
         known.setdefault(rank, {"rank": rank})
+    if not known and done is not None and has_rows(done):
+        return pl.DataFrame([dict.fromkeys(JOB_SIGNS)], schema=JOB_SIGNS).lazy()
     out = [dict.fromkeys(JOB_SIGNS) | row | {"sign": signs.get(rank)} for rank, row in sorted(known.items())]
     return pl.DataFrame(out, schema=JOB_SIGNS).lazy()

@@ -91,6 +91,7 @@ def test_lark_and_the_columns_read_the_messages_alike():
             {"kind": "failed", "local_rank": 2, "exit_code": 3},
         ),
         ("-- Process 3 terminated with the following error:", {"kind": "failed", "local_rank": 3, "exit_code": 1}),
+        ("[default] worker group successfully finished. Waiting 300 seconds for other agents to finish.", {"kind": "finished"}),
     ],
 )
 def test_a_line_that_stands_for_itself(line: str, expected: dict[str, object]):

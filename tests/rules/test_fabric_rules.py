@@ -253,6 +253,25 @@ def test_another_mtu_inside_one_subnet_names_the_odd_host():
     assert subnet(9000, 9000, 9000) == []
 
 
+def named(*rows: tuple[str, str, int, str], addressed: str = "eth9") -> list[Finding]:
+    interfaces = [{"source": i, "host": h, "name": n, "mtu_bytes": m, "state": state} for i, (h, n, m, state) in enumerate(rows)]
+    address = {"host": "h0", "interface": addressed, "family": "inet", "address": "10.0.0.1", "prefix": 24}
+    return mtu_mismatch.check(table("net_interfaces", *interfaces), table("net_addresses", address), None, None, None, HOSTS)
+
+
+def test_interfaces_of_one_name_without_addresses_name_the_odd_host_in_one_finding():
+    rows = [(h, n, 1500 if h == "h2" else 9000, "up") for h in ("h0", "h1", "h2") for n in ("ens1", "ens2")]
+    [finding] = named(*rows)
+    assert (finding.title, finding.hosts) == ("ens1 and 1 more interfaces of h2 have MTU 1500, those of the other hosts 9000", ("h2",))
+    assert finding.confidence == "high"
+
+
+def test_interfaces_that_are_down_inside_a_host_or_have_addresses_of_their_own_networks_are_not_laid_side_by_side():
+    assert named(("h0", "ens1", 9000, "up"), ("h1", "ens1", 1500, "down")) == []
+    assert named(("h0", "docker0", 9000, "up"), ("h1", "docker0", 1500, "up")) == []
+    assert named(("h0", "ens1", 9000, "up"), ("h1", "ens1", 1500, "up"), addressed="ens1") == []
+
+
 def test_a_path_with_a_smaller_mtu_than_the_interface_it_begins_at_is_told():
     traced = {"tool": "tracepath", "outcome": "pmtu", "size_bytes": 8972}
     [finding] = mtu_mismatch.check(None, None, None, table("pings", {**traced, "mtu_bytes": 1500}), None, HOSTS)

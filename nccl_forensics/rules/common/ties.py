@@ -155,9 +155,9 @@ def job_of(job_signs: pl.LazyFrame | None, job_times: pl.LazyFrame | None, failu
     blind: set[str] = set()
     homeless = seen = False
     for rank, host, node, pid, bus, sign in job_signs.select("rank", "host", "node", "pid", "bus_id", "sign").collect().iter_rows():
-        if rank >= UNIDENTIFIED:
+        seen = seen or rank is None or rank < UNIDENTIFIED
+        if rank is None or rank >= UNIDENTIFIED:
             continue
-        seen = True
         if sign is not None:
             found.signs[rank] = sign
         name = None if host in _ANYBODY else host
