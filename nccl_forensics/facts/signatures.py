@@ -76,6 +76,11 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("retreiving ncclUniqueId from",), "store-timeout"),
     (("Watchdog caught collective operation timeout",), "nccl-timeout"),
     (("NCCL communicator encountered error set by ProcessGroupNCCL",), "nccl-timeout"),
+    # Ascend's HCCL (error codes EI0002, EI0006 and EI0005 of CANN) waited for another rank in vain, in an operation or while it connected,
+    # or was given other arguments than that one; torch_npu raises it where the process waits next.
+    (("The wait execution of the Notify register times out",), "nccl-timeout"),
+    (("Getting socket times out",), "nccl-timeout"),
+    (("The arguments for collective communication are inconsistent between ranks",), "in-collective"),
     (("ncclUnhandledCudaError",), "nccl-cuda"),
     (("ncclRemoteError",), "nccl-remote"),
     # Releases before ncclRemoteError (NCCL 2.13) report a lost peer as a system error or an internal one; "Last error" tells.
@@ -153,6 +158,9 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Gloo connectFullMesh failed",), "gloo-connect"),
     # GLOO_SOCKET_IFNAME names one interface (gloo/transport/tcp/device.cc); NCCL's lists and exclusions are no names.
     (("Unable to find address for: ",), "gloo-interface"),
+    # JAX's coordination service (xla/tsl/distributed_runtime/coordination): whoever came is told that others did not, or that they are gone.
+    (("DEADLINE_EXCEEDED", "Barrier timed out"), "store-barrier"),
+    (("stopped sending heartbeats",), "store-closed"),
     (("Timed out initializing process group in store based barrier",), "store-barrier"),
     (("Waiting in store based barrier",), "store-barrier"),
     (("Socket Timeout",), "store-timeout"),
@@ -170,6 +178,8 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("The connection to the C10d store has failed",), "rendezvous-lost"),
     (("EADDRINUSE",), "address-in-use"),
     (("server socket", "Address already in use"), "address-in-use"),
+    # Ray compares what a process that joins its cluster runs on (ray/_private/utils.py, check_version_info).
+    (("Version mismatch: The cluster was started with",), "other-versions"),
     (("got signal: 15",), "sigterm"),
 )
 TYPES = {

@@ -15,6 +15,7 @@ Compare the images and LD_LIBRARY_PATH of the named ranks with the others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -180,3 +181,39 @@ def _prints_everywhere(version: str) -> bool:
     """Whether every process of this release prints its version (NCCL 2.22 and later; before, rank 0 of a communicator alone)."""
     parts = version.split(".")
     return len(parts) < 2 or not parts[1].isdigit() or (int(parts[0]), int(parts[1])) >= (2, 22)
+
+
+#: What Ray tells of a process that it refuses: its node, and what it and the cluster run on.
+_NODE = r"This process on node (\S{1,128}) was started with"
+_RUNS_ON = re.compile(r"^\s*(Ray|Python|Cloudpickle): (\S{1,64})$", re.MULTILINE)
+
+
+@rule(
+    name="other-versions",
+    code="EN07",
+    cause="version-mismatch",
+    severity="critical",
+    at_most=8,
+    explains=("rank-died", "software-crash", "rank-never-joined"),
+)
+def other_versions(exceptions: pl.LazyFrame) -> Iterator[Finding]:
+    """Processes that Ray refused as they run on another Ray or Python than its cluster, by their node."""
+    refused = exceptions.filter(pl.col("signature") == "other-versions").sort("source_id", "line_no")
+    told = refused.with_columns(node=pl.col("message").str.extract(_NODE, 1)).unique("node", keep="first", maintain_order=True).head(8)
+    for row in told.collect().rows(named=True):
+        theirs, _, mine = str(row["message"]).partition("This process on node")
+        pairs = zip(_RUNS_ON.findall(theirs), _RUNS_ON.findall(mine), strict=False)
+        differ = [f"{name} {own[1]}, the cluster {name} {there}" for (name, there), own in pairs if own[1] != there]
+        node = row["node"] or "a node whose name is not in the evidence"
+        yield Finding(
+            title=f"Ray refused a process on {node}: it runs on {'; '.join(differ) or 'other versions than the cluster'}",
+            summary="Ray compares the versions of itself and of Python before a process may join its cluster, and the process ends.",
+            confidence="high",
+            hosts=(row["node"],) if row["node"] else (),
+            subject=("ray", *differ),
+            evidence=cite([row], "what Ray says of both"),
+            remedy="Start this process from the environment with which the cluster was started (one image on all nodes).",
+            prevention="Start the head and all workers from one image.",
+            would_refute=("the process was started again from the right environment and joined",),
+            actions=(Action("change-setting", confidence="high"),),
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.rules.version_mismatch import version_mismatch
+from nccl_forensics.rules.version_mismatch import other_versions, version_mismatch
 from tests.rules.frames import cited, comm, comms, endings, people, told
 from tests.rules.host_frames import table
 
@@ -119,3 +119,23 @@ def test_a_program_of_its_own_that_came_up_alone_is_no_mismatch() -> None:
     one_each = versions("2.27.7", None, "2.21.5")
     assert version_mismatch.check(one_each, PEOPLE, None, None, mates("0xa", "0xc", "0xb")) == []
     assert len(version_mismatch.check(one_each, PEOPLE, None, None, mates("0xa", "0xc", "0xa"))) == 1
+
+
+def refused(node: str, *, python: str = "3.11.9", signature: str = "other-versions") -> dict[str, object]:
+    """What Ray raises in a process that would join its cluster."""
+    own = f"This process on node {node} was started with:\n    Ray: 2.44.1\n    Python: {python}"
+    said = f"Version mismatch: The cluster was started with:\n    Ray: 2.41.0\n    Python: 3.11.9\n{own}"
+    return {"type": "RuntimeError", "signature": signature, "message": said}
+
+
+def test_a_process_that_ray_refuses_is_named_by_its_node_with_what_differs() -> None:
+    first, second = other_versions.check(
+        table("exceptions", refused("10.0.0.4"), refused("10.0.0.4"), refused("10.0.0.5", python="3.12.1"))
+    )
+    assert (first.hosts, first.cause, first.confidence, cited(first)) == (("10.0.0.4",), "version-mismatch", "high", [(0, 1)])
+    assert first.title == "Ray refused a process on 10.0.0.4: it runs on Ray 2.44.1, the cluster Ray 2.41.0"
+    assert second.title.endswith("Ray 2.44.1, the cluster Ray 2.41.0; Python 3.12.1, the cluster Python 3.11.9")
+
+
+def test_other_exceptions_are_no_refusal_of_rays() -> None:
+    assert other_versions.check(table("exceptions", refused("10.0.0.4", signature="user"))) == []
