@@ -81,6 +81,11 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("The wait execution of the Notify register times out",), "nccl-timeout"),
     (("Getting socket times out",), "nccl-timeout"),
     (("The arguments for collective communication are inconsistent between ranks",), "in-collective"),
+    # DeepEP's dispatch of tokens waits for those of the other ranks (csrc/deep_ep.cpp).
+    (("DeepEP error: CPU recv timeout",), "nccl-timeout"),
+    (("DeepEP error", "'timeout (dispatch CPU)'"), "nccl-timeout"),
+    # Horovod (horovod/common/common.h, SHUT_DOWN_ERROR): an operation after another rank had failed, or finished.
+    (("Horovod has been shut down",), "nccl-remote"),
     (("ncclUnhandledCudaError",), "nccl-cuda"),
     (("ncclRemoteError",), "nccl-remote"),
     # Releases before ncclRemoteError (NCCL 2.13) report a lost peer as a system error or an internal one; "Last error" tells.
@@ -160,6 +165,8 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Unable to find address for: ",), "gloo-interface"),
     # JAX's coordination service (xla/tsl/distributed_runtime/coordination): whoever came is told that others did not, or that they are gone.
     (("DEADLINE_EXCEEDED", "Barrier timed out"), "store-barrier"),
+    # The same of PyTorch/XLA (xla_client/mesh_service.cc).
+    (("Failed to meet rendezvous",), "store-barrier"),
     (("stopped sending heartbeats",), "store-closed"),
     (("Timed out initializing process group in store based barrier",), "store-barrier"),
     (("Waiting in store based barrier",), "store-barrier"),
@@ -173,6 +180,8 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("host not found: ",), "store-unreachable"),
     (("Did the remote server shutdown or crash",), "store-closed"),
     (("SocketImpl", "Broken pipe"), "store-closed"),
+    # torch/csrc/distributed/c10d/TCPStore.cpp up to 1.13: a store that goes answers nothing.
+    (("Stop_waiting response is expected",), "store-closed"),
     (("SocketImpl", "Connection reset by peer"), "store-closed"),
     # torchrun's meeting of launchers (torch/distributed/elastic/rendezvous): its store is gone, or was never reached.
     (("The connection to the C10d store has failed",), "rendezvous-lost"),
