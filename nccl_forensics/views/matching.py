@@ -341,9 +341,14 @@ def progress(
         alone = dumps is not None and _open_alone(calls.telling, dumps)
         seen = _seen_progress(calls, fr_status, fr_pg_names, dumps, shared_names, sent, alone)
         ended = pl.col("last_done").is_not_null().any().over("domain", "group_key")
+        cut, full = cut_rings(dumps), pl.col("rank").is_in(sorted(_full_rings(dumps)))
         marked = (pl.col("domain") == _RECORDED) & (ended | alone)
-        before = pl.when(marked & ~_begins_open(cut_rings(dumps))).then(pl.col("first_pending") - 1)
-        parts.append(seen.with_columns(last_done=pl.coalesce("last_done", before)))
+        known = pl.when(marked & ~_begins_open(cut) & ~(full & alone)).then(pl.col("first_pending") - 1)
+        seen = seen.with_columns(before=known, most=pl.max_horizontal(known, "last_done").max().over("domain", "group_key"))
+        # What a full ring has lost may be open as well: its rank has completed no more than what it does not hold.
+        at_most = pl.when(marked & full & alone & (pl.col("first_pending") <= pl.col("most"))).then(pl.col("first_pending") - 1)
+        before = pl.coalesce("before", at_most)
+        parts.append(seen.with_columns(last_done=pl.coalesce("last_done", before)).drop("before", "most"))
     if watchdog is not None:
         parts.append(watchdog_progress(watchdog))
     if not parts:
@@ -363,6 +368,17 @@ def cut_rings(dumps: pl.LazyFrame | None) -> dict[int, int]:
     whole = pl.col("last_record_id") - pl.col("first_record_id") + 1 == pl.col("entries")
     lost = dumps.filter((pl.col("use") == "chosen") & (pl.col("first_record_id") > 0) & whole & pl.col("rank").is_not_null())
     return dict(lost.group_by("rank").agg(pl.col("first_record_id").min()).collect().iter_rows())
+
+
+def _full_rings(dumps: pl.LazyFrame | None) -> set[int]:
+    """Of the ranks whose rings may have lost their oldest entries, those that hold as many as any: how many have room is what the fullest
+    of them shows."""
+    cut = cut_rings(dumps)
+    if dumps is None or not cut:
+        return set()
+    chosen = dumps.filter((pl.col("use") == "chosen") & of_nccl())
+    most = chosen.filter(pl.col("entries") == pl.col("entries").max()).select("rank").collect()["rank"].drop_nulls()
+    return cut.keys() & set(most.to_list())
 
 
 def _open_alone(operations: pl.LazyFrame, dumps: pl.LazyFrame) -> bool:

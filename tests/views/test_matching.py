@@ -539,6 +539,18 @@ def test_rings_that_have_room_for_more_lost_nothing_and_hold_what_is_open_alone(
     assert _open_alone(rows(OPERATIONS, {"domain": "fr", "done": False}), chosen) is alone
 
 
+@pytest.mark.parametrize(("first", "told"), [(5, 4), (6, None), (8, None)])
+def test_of_the_fullest_ring_what_it_has_lost_may_be_open_as_well(first: int, told: int | None) -> None:
+    """Three ranks of one group, of which the first and the last stand in #6, and the ring of the second is the fullest."""
+    sizes = {0: 3, 1: 4, 2: 3}
+    kept = [dump(r, entries=n, first_record_id=40, last_record_id=39 + n) for r, n in sizes.items()]
+    chosen = dumps(table("fr_dumps", *kept), owners(0, 1, 2))
+    opened = [entry(r, (first if r == 1 else 6) + n, state="scheduled") for r, size in sizes.items() for n in range(size)]
+    ops = operations(table("fr_entries", *opened), chosen, None, None, None, None)
+    found = dict(progress(ops, None, None, chosen, None).select("rank", "last_done").collect().iter_rows())
+    assert found == {0: 5, 1: told, 2: 5}
+
+
 def test_the_counters_of_a_group_with_sends_count_other_things() -> None:
     sent = entry(0, 9, "send", is_p2p=True, p2p_seq_id=1, peer_dst=1)
     assert far(counters(), entry(0, 7), sent) == [(0, 7, 7)]

@@ -189,6 +189,14 @@ def test_what_begins_a_full_ring_is_not_the_first_that_is_open_where_counters_en
     assert not held(7, last_record_id=90), "it was asked for what is open alone"
 
 
+def test_without_counters_a_full_ring_that_begins_with_what_is_open_may_have_lost_more_of_it() -> None:
+    state, known = progress({"pg:1": {0: (9, None), 1: (9, None)}}), groups({"pg:1": [0, 1]})
+    dumps = pl.LazyFrame({"rank": [0, 1], "use": "chosen", "entries": 3, "first_record_id": 40, "last_record_id": 42})
+    for first_open, held in ((40, True), (41, False)):
+        stood = state.with_columns(first_pending=pl.lit(7, pl.Int64), first_open=pl.lit(first_open, pl.Int64))
+        assert stuck(stood, known, None, None, None, None, dumps).select("held").collect().item() is held
+
+
 def test_a_collective_that_the_gpus_of_all_have_begun_says_so() -> None:
     known = groups({"pg:0": [0, 1]})
     for states, begun in ((["started", "started"], True), (["started", "scheduled"], False), ([None, None], False)):
