@@ -70,12 +70,12 @@ def stuck(
     gone = bool(unseen) and not scattered(unseen)
     kept_from = pl.col("rank").replace_strict(cut_rings(dumps), default=None, return_dtype=pl.Int64())
     # Where nothing tells what is over, a ring that begins with what is open may have lost more of it.
-    lost = (
+    fell_out = (
         pl.when(pl.col("last_done").is_null())
         .then(pl.col("first_open") == kept_from)
         .otherwise(pl.col("last_done") + 1 < pl.col("first_pending"))
     )
-    cut = (kept_from.is_not_null() & lost).fill_null(value=False)
+    cut = (kept_from.is_not_null() & fell_out).fill_null(value=False)
     rows: list[dict[str, object]] = []
     recorded = progress.filter(pl.col("domain") == "fr").group_by("group_key").agg(pl.col("last_done").max())
     finished = dict(recorded.drop_nulls().collect().iter_rows())
