@@ -77,24 +77,7 @@ def collective_stuck(
         yield Finding(
             title=f"{'all ' if row['complete'] else ''}{len(row['ranks']):,} ranks entered {waited} of {group} and none finished{limit}"
             + ("" if row["complete"] else _unseen(row)),
-            summary=(
-                (
-                    "By what their watchdogs print everyone is in and nobody is out: the transport (network, plugin, links, GPU) rather than the program."
-                    if counted
-                    else "Everyone is in, nobody is out: the transport (network, plugin, links, GPU), not the program."
-                )
-                + ("" if reached else " Nothing tells whether every GPU has come to it: one that stands before it looks the same.")
-                + (
-                    " Each rank counts its own calls: one that left out an earlier one alike, and waits in another group, looks the same."
-                    if counted
-                    else ""
-                )
-                if row["complete"]
-                else "If the others are in it as well, it is the transport (network, plugin, links, GPU) and not the program; one that never came, "
-                "or came with something else, would look the same."
-            )
-            + (" Nothing states how many members it has." if row["complete"] and row["stated"] is False else "")
-            + (" Of some of them no recorder tells what they called." if in_part else ""),
+            summary=_summary(row, counted=counted, reached=reached, in_part=in_part),
             # Where those that are not seen may well hold it up that is no cause yet.
             severity="warning" if row["hidden"] else "critical",
             confidence=_sure(row, reached=reached, guessed=guessed, in_part=in_part),
@@ -152,6 +135,29 @@ def collective_stuck_downstream(stuck_downstream: pl.LazyFrame, watchdog: pl.Laz
             actions=(Action("collect-more", ranks=tuple(ranks[:8]), command=_ASK_NCCL),),
             alternatives=(("gpu-stall", tuple(ranks), f"{waiting} would have to send on to all others that wait"),),
         )
+
+
+def _summary(row: dict[str, object], *, counted: bool, reached: bool, in_part: bool) -> str:
+    """What follows of that they wait, and what would look the same. ``counted``: by numbers of calls that watchdogs print; ``reached``: all
+    GPUs have come to it, as far as anything tells; ``in_part``: no recorder tells what some of them called."""
+    partly = " Of some of them no recorder tells what they called." if in_part else ""
+    if not row["complete"]:
+        return (
+            "If the others are in it as well, it is the transport (network, plugin, links, GPU) and not the program; one that never came, "
+            f"or came with something else, would look the same.{partly}"
+        )
+    said = (
+        "By what their watchdogs print everyone is in and nobody is out: the transport (network, plugin, links, GPU) rather than the program."
+        if counted
+        else "Everyone is in, nobody is out: the transport (network, plugin, links, GPU), not the program."
+    )
+    if not reached:
+        said += " Nothing tells whether every GPU has come to it: one that stands before it looks the same."
+    if counted:
+        said += " Each rank counts its own calls: one that left out an earlier one alike, and waits in another group, looks the same."
+    if row["stated"] is False:
+        said += " Nothing states how many members it has."
+    return said + partly
 
 
 def _subject(row: dict[str, object]) -> tuple[str, str]:
