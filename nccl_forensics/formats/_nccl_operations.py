@@ -39,7 +39,7 @@ _MOST_SORTS = 1 << 16
 _LISTED = 1 << 20
 #: After so many pieces that are not made of steps, none is tried.
 _STEPLESS = 3
-_REST = {"line_no": pl.UInt32(), "text": pl.String()}
+_REST = typed("line_no:u32 text:str")
 #: What a piece of text is that stands before and behind the numbers of a line.
 _Sort = tuple[str, str]
 

@@ -256,11 +256,11 @@ class _Gatherer:
 
 #: Columns that exporters write as numbers or as text.
 _NUMBERS = ("correlation", "bytes")
-_TIMES: dict[str, pl.DataType] = {"index": pl.UInt32(), "start": pl.Int64(), "end": pl.Int64()}
+_TIMES: dict[str, pl.DataType] = typed("index:u32 start:i64 end:i64")
 _DEVICE: dict[str, pl.DataType] = typed(_TIMES, "name:u32 copy:str stream:u32 device:str correlation:i64 bytes:i64")
-_CALLS: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "correlation": pl.Int64()}
-_OPERATORS: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "communicates": pl.Boolean()}
-_RANGES: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "kind": pl.String(), "name": pl.String(), "step": pl.Int64()}
+_CALLS: dict[str, pl.DataType] = typed(_TIMES, "thread:u32 correlation:i64")
+_OPERATORS: dict[str, pl.DataType] = typed(_TIMES, "thread:u32 communicates:bool")
+_RANGES: dict[str, pl.DataType] = typed(_TIMES, "thread:u32 kind:str name:str step:i64")
 _SCHEMAS = {"device": _DEVICE, "call": _CALLS, "operator": _OPERATORS, "range": _RANGES}
 
 

@@ -15,7 +15,7 @@ _MOST_NAMES, _MOST_SPANS, _FINENESS = 500, 2000, 1000
 #: A pause of the main thread that is worth a row: shorter ones are the interpreter's own.
 _PAUSE_NS, _PAUSE_SHARE = 5_000_000, 0.02
 _FRAME = typed("record:str window:str step:i64 start:i64 end:i64 host_start:i64 host_end:i64")
-_STEPS = {"index": pl.UInt32(), "step": pl.Int64(), "start": pl.Int64(), "end": pl.Int64(), "thread": pl.UInt32()}
+_STEPS = typed("index:u32 step:i64 start:i64 end:i64 thread:u32")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
+from nccl_forensics.frames import typed
 from nccl_forensics.grammar.lines import load
 from nccl_forensics.masking import mask_expr
 from nccl_forensics.tables import TABLES
 
 _MARK = "nccl-forensics-collect: "
-_HINTS = {"host": pl.String(), "step": pl.String(), "pid": pl.String(), "rank": pl.String()}
+_HINTS = typed("host:str step:str pid:str rank:str")
 
 
 def read(text: Text) -> Reading:

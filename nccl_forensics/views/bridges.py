@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-BRIDGES = {"group_key": pl.String(), "rank": pl.Int32()}
+BRIDGES = typed("group_key:str rank:i32")
 #: Of two either is like no other.
 _COMPARED = 3
 

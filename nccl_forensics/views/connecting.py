@@ -6,9 +6,10 @@ import re
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-CONNECTING = {"host": pl.String(), "pid": pl.Int64(), "source_id": pl.UInt32(), "line_no": pl.UInt32()}
+CONNECTING = typed("host:str pid:i64 source_id:u32 line_no:u32")
 #: A call of a collective, or an end, shows that the process went on, whatever became of the line that says so.
 _WENT_ON = r"^\w+: opCount | - (?:Destroy|Abort) COMPLETE|^Connected "
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import polars as pl
 
+from nccl_forensics.frames import typed
+
 
 def with_exchanges(operations: pl.LazyFrame, life: tuple[str, ...]) -> pl.LazyFrame:
     """The same operations with the lines of each exchange in one row, ``AlltoAll``: the first of them, with the elements for all peers.
@@ -52,7 +54,7 @@ def exchanging(parts: Iterable[pl.LazyFrame], life: tuple[str, ...]) -> list[str
     return found.filter(pl.col("good") & pl.col("whole")).get_column("group_key").drop_nulls().sort().to_list()
 
 
-_TOLD = {"group_key": pl.String(), "good": pl.Boolean(), "whole": pl.Boolean()}
+_TOLD = typed("group_key:str good:bool whole:bool")
 
 
 def _told(pairs: pl.LazyFrame, life: tuple[str, ...]) -> pl.DataFrame:

@@ -123,9 +123,9 @@ def _offset(distance: pl.Expr) -> pl.Expr:
 _FEW_FIRST = 4
 #: Stands for the host of ranks of which no host is named, and one launcher started them all.
 _ONE_LAUNCHER = ""
-_MIDDLES = {"at": pl.UInt32(), "middle": pl.Float64(), "end_middle": pl.Float64()}
+_MIDDLES = typed("at:u32 middle:f64 end_middle:f64")
 _USUAL = typed("life:u32 usual:f64 ends:u32 offset:f64 spread:f64 apart:f64")
-_EDGES = {"at": pl.UInt32(), "first": pl.Float64(), "latest": pl.Float64(), "second": pl.Float64()}
+_EDGES = typed("at:u32 first:f64 latest:f64 second:f64")
 _TOLD = typed(
     "life:u32",
     {c: LAG[c] for c in ("collectives", "last_count", "median_ms", "p99_ms", "lost_ms", "worst_ms", "late_count", "span_ms")},

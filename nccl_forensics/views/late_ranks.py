@@ -22,7 +22,7 @@ LATE_RANKS = typed(
 REASONS = {"compute": None, "memcpy": None, "loader": "data-loader", "gc": "gc", "lead": "lead", "host": "host-gap"}
 
 
-_LOSSES = {"group_key": pl.String(), "capture": pl.UInt32(), "step": pl.Int64(), "rank": pl.Int32(), "lost_ns": pl.Int64()}
+_LOSSES = typed("group_key:str capture:u32 step:i64 rank:i32 lost_ns:i64")
 #: A step counts as slow where as much is lost as this share of what the rank usually costs.
 _AS_MUCH = 0.5
 

@@ -9,13 +9,14 @@ import polars as pl
 
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.checked_calls import with_frames
 
-LEFT_LOOPS = {"rank": pl.Int32(), "group_key": pl.String(), "seq": pl.Int64(), "loop": pl.String(), "last_line": pl.Int64()}
+LEFT_LOOPS = typed("rank:i32 group_key:str seq:i64 loop:str last_line:i64")
 #: Latest calls of a rank that are looked at.
 _BACK = 64
 #: Times that a line has to come to be one of the steps.

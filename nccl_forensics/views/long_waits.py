@@ -18,7 +18,7 @@ LONG_WAITS = typed(
 #: Share of a timeout below which a wait is none that is told of.
 SHARE = 0.05
 _EDGES = typed("at:u32 first:f64 latest:f64 low:f64 high:f64 timeout_ms:i64")
-_ROWS = {"at": pl.UInt32(), "row": pl.UInt32(), "latest_row": pl.UInt32(), "first_row": pl.UInt32()}
+_ROWS = typed("at:u32 row:u32 latest_row:u32 first_row:u32")
 
 
 @view(rows="groups x timeouts")

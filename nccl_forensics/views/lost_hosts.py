@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label, ranks_words
 
-LOST = {"host": pl.String(), "address": pl.String(), "ranks": pl.List(pl.Int32()), "why": pl.String()}
+LOST = typed("host:str address:str ranks:list[i32] why:str")
 
 #: Endings (``kind`` of the view ``endings``) that a connection which breaks does not bring about: it makes NCCL fail, and torch abort.
 _OF_ITSELF = ("killed", "segfault", "bus-error", "fpe", "illegal", "exception", "gpu", "driver", "out-of-memory")

@@ -324,7 +324,7 @@ def _pairs(folded: FoldedTable, grouped: pl.DataFrame) -> Iterator[pl.LazyFrame]
 
 #: What a communicator tells of its operations.
 _MADE = ("comm_key", "comm_id", "member", "world_rank", "comm_nranks", "over")
-_MET = {"at": pl.UInt32(), "first": pl.UInt32(), "calls": pl.UInt32(), "lowest": pl.Int64(), "highest": pl.Int64()}
+_MET = typed("at:u32 first:u32 calls:u32 lowest:i64 highest:i64")
 
 
 #: How operations of a sort get their place: not at all, by their line, by their opCount.

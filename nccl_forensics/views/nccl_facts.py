@@ -78,7 +78,7 @@ def host_ranks(processes: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-NETWORKS = {"host": pl.String(), "network": pl.String(), "ranks": pl.List(pl.Int32()), "source_id": pl.UInt32(), "line_no": pl.UInt32()}
+NETWORKS = typed("host:str network:str ranks:list[i32] source_id:u32 line_no:u32")
 
 
 @view(rows="hosts x networks")
@@ -101,7 +101,7 @@ def networks(nccl_network: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.Lazy
     )
 
 
-BOOTSTRAPPED = {"comm_key": pl.String(), "source_id": pl.UInt32(), "line_no": pl.UInt32()}
+BOOTSTRAPPED = typed("comm_key:str source_id:u32 line_no:u32")
 
 #: Notes that a process prints only after the bootstrap ring of the communicator is closed: all ranks checked in before
 #: (NCCL 2.27 src/init.cc initTransportsRank: bootstrapAllGather of the peer information comes first).

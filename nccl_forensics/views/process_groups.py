@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.values.ranklist import unfold
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
@@ -15,11 +15,7 @@ from nccl_forensics.views.shared_names import part_key
 from nccl_forensics.views.wait_edges import OF_GROUP
 from nccl_forensics.views.watchdogs import watchdog_lines, watchdog_progress
 
-GROUPS = {
-    **OF_GROUP,
-    "members": pl.List(pl.Int32()),
-    "size": pl.Int32(),
-}
+GROUPS = typed(OF_GROUP, "members:list[i32] size:i32")
 
 #: A damaged line may state any number of elements.
 _MOST = 1_000_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import text_of, typed
 from nccl_forensics.values.ranklist import unfold
 from nccl_forensics.views import view
 
-SHARED = {"rank": pl.Int32(), "pg_name": pl.String(), "part": pl.String()}
+SHARED = typed("rank:i32 pg_name:str part:str")
 
 
 @view(rows="ranks x groups")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.values.claims import CONTENT, NUMBER, PREFIX, WORD, Claim, settle
 from nccl_forensics.values.ranklist import unfold
 from nccl_forensics.views import view
@@ -22,7 +23,7 @@ def job_size(fr_groups: pl.LazyFrame) -> int:
     return size if size <= 1_000_000 else 0
 
 
-SOURCE_RANKS_SCHEMA = {"source_id": pl.UInt32(), "rank": pl.Int32(), "strength": pl.Int32(), "how": pl.String(), "conflict": pl.String()}
+SOURCE_RANKS_SCHEMA = typed("source_id:u32 rank:i32 strength:i32 how:str conflict:str")
 
 
 @view(rows="sources")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.collective_kernels import PAIRWISE
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-TRACE_PAIR_WAITS = {"rank": pl.Int32(), "calls": pl.UInt32(), "waited_ms": pl.Float64()}
+TRACE_PAIR_WAITS = typed("rank:i32 calls:u32 waited_ms:f64")
 
 
 @view(rows="ranks")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.folding import SORT, FoldedTable
+from nccl_forensics.frames import typed
 from nccl_forensics.views import view
 
-UNHELD_CALLS = {"rank": pl.Int32(), "calls": pl.Int64()}
+UNHELD_CALLS = typed("rank:i32 calls:i64")
 
 
 @view(rows="ranks")

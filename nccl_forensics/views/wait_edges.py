@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from nccl_forensics.frames import typed
 from nccl_forensics.views.columns import GROUP, read_at
 
 #: What names a group, first in each row about one.
-OF_GROUP = {
-    "domain": pl.String(),
-    **GROUP,
-    "comm_id": pl.String(),
-}
+OF_GROUP = typed("domain:str", GROUP, "comm_id:str")
 
 WAITS = typed(
     OF_GROUP,
