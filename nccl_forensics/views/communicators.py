@@ -36,18 +36,12 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
         key = (e["host"], e["pid"], e["comm"], e["bus_id"] if e["pid"] is None else None)
         row = live.get(key)
         event = str(e["event"])
-        begins = event == "init-start" or (event == "init-complete" and (row is None or bool(row["completed"])))
-        if begins:
+        if row is None or event == "init-start" or (event == "init-complete" and bool(row["completed"])):
             if row is not None and event == "init-start":
                 rows.append(row)
             row = {name: e.get(name) for name in COMMS_SCHEMA}
             row.update(started=event == "init-start", completed=False, ended=None, end_line_no=None, comm_key=None)
             row["split"] = (e["split_count"], e["color"])
-            live[key] = row
-            by_pointer[(e["host"], e["pid"], e["comm"])].append(row)
-        if row is None:
-            row = {name: e.get(name) for name in COMMS_SCHEMA}
-            row.update(started=False, completed=False, ended=None, end_line_no=None, comm_key=None, split=(e["split_count"], e["color"]))
             live[key] = row
             by_pointer[(e["host"], e["pid"], e["comm"])].append(row)
         for name in ("comm_id", "bus_id", "nvml_dev", "parent", "rank", "nranks", "hint_rank"):
