@@ -221,6 +221,15 @@ def test_the_kernel_log_of_the_named_host_comes_first_where_a_process_was_killed
     assert (kernel["what"], kernel["hosts"]) == ("kernel logs of the hosts", hosts)
 
 
+def test_of_a_gpu_that_is_at_fault_its_own_state_is_asked_for_before_any_dump(tmp_path: Path) -> None:
+    (tmp_path / "node7").mkdir()
+    line = "[Sun Feb 23 16:24:18 2025] NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.\n"
+    (tmp_path / "node7" / "dmesg-T.txt").write_text(line)
+    verdict, gaps = _told(tmp_path)
+    assert verdict["cause"] == "gpu-fault"
+    assert (gaps[0]["command"], gaps[0]["hosts"]) == ("nvidia-smi -q", ["node7"])
+
+
 def test_of_a_rank_that_left_nothing_its_evidence_is_to_be_got_before_any_line_is_mended(tmp_path: Path) -> None:
     case = _case("incidents/subgroup-hang-8r")
     whole = analyze([case.evidence], engine=InlineEngine()).report

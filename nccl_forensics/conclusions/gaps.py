@@ -27,6 +27,22 @@ _NSYS = r"\.(?:nsys-rep|qdrep|qdstrm)$"
 _OF_MACHINES = frozenset(
     {"gpu-stall", "collective-stuck", "rank-died", "connection-failed", "node-failed", "gpu-fault", "nvlink-fault", "ib-link"}
 )
+#: Of a device that is at fault, the table that its own tool fills, what that is, why it is wanted, and the command.
+_STATES = {
+    "gpu-fault": (
+        "gpus",
+        "what the driver says of the GPUs",
+        "memory errors, remapped rows and the action that it asks for tell a reset from a replacement",
+        "nvidia-smi -q",
+    ),
+    "nvlink-fault": (
+        "nvlink_counters",
+        "the error counters of the NVLinks",
+        "they tell which end of a link is ill",
+        "nvidia-smi nvlink -e",
+    ),
+    "ib-link": ("ib_ports", "the state of the ports", "state, width and speed tell a cable from what stood behind it", "ibstat"),
+}
 _COLLECT = "nccl-forensics collect -o collect.sh   # then, on the host: sh collect.sh"
 
 
@@ -164,6 +180,10 @@ def _kinds(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, pre
         kernel.append(_Gap("kernel logs of the hosts", why, (), _hosts(verdict, people), "dmesg -T"))
     if of_machine:
         yield from kernel
+    table, *told = _STATES.get(str(root.finding.cause), ("",)) if root is not None else ("",)
+    if table and table not in present:
+        what, why, command = told
+        yield _Gap(what, why, (), _hosts(verdict, people), command)
     if "fr_entries" not in present:
         command = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/shared/fr_"
         why = "they say which collective each rank is in and from which line of code"

@@ -10,7 +10,7 @@ import polars as pl
 
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.damage import cut_off
 from nccl_forensics.views import view
@@ -133,12 +133,14 @@ def endings(
     nccl_notes: pl.LazyFrame | None = None,
     nccl_errors: pl.LazyFrame | None = None,
     last_calls: pl.LazyFrame | None = None,
+    done: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver,
     usage, out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal,
     exception.
 
-    ``vanished``: the process left its communicators without a word while all of its peers took them down in order.
+    ``vanished``: the process left its communicators without a word while all of its peers took them down in order, and nobody says that the
+    job ended well.
     ``over``: a launcher says how it ended, or torch itself marked what it raised as the end of its rank (``[rank3]:``).
     ``library``: where the kernel says that it crashed.
     ``left``: it ended without a word while the others went on: it is not among the workers that the launcher found failed or had to stop
@@ -174,7 +176,9 @@ def endings(
         who["library"] = row["library"]
         if who["signal"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None}, signal="SIGSEGV")
-    for row in vanished(comms, roster.where, progress, nccl_notes, nccl_errors, processes).values():
+    # Of a job that ended well a log that stops early is one that was copied in part.
+    over = done is not None and has_rows(done)
+    for row in vanished(comms, roster.where, progress, nccl_notes, nccl_errors, processes).values() if not over else ():
         who = roster.person(row["rank"], row["pid"])
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})

@@ -39,9 +39,10 @@ def ended(
     notes: pl.LazyFrame | None = None,
     errors: pl.LazyFrame | None = None,
     looks: pl.LazyFrame | None = None,
+    done: pl.LazyFrame | None = None,
 ) -> list[dict[str, object]]:
     told = raised_by(table("exceptions", *exceptions), processes, sources, None, comms, exits) if exceptions else None
-    found = endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress, notes, errors, looks)
+    found = endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress, notes, errors, looks, done)
     return found.collect().to_dicts()
 
 
@@ -607,6 +608,13 @@ DOWN = "destroy-complete"
 def test_the_one_that_never_took_its_communicator_down_has_vanished() -> None:
     [one] = ended(comms=members(DOWN, DOWN, None, DOWN), processes=PEOPLE)
     assert (one["rank"], one["kind"], one["own"], one["source_id"], one["line_no"]) == (2, "vanished", True, 2, 4)
+
+
+def test_of_a_job_that_is_said_to_have_ended_well_nobody_has_vanished() -> None:
+    said = pl.LazyFrame({"source_id": [9], "line_no": [1]})
+    assert ended(comms=members(DOWN, DOWN, None, DOWN), processes=PEOPLE, done=said) == []
+    [one] = ended(comms=members(DOWN, DOWN, None, DOWN), processes=PEOPLE, done=said.clear())
+    assert one["kind"] == "vanished"
 
 
 def test_a_log_that_ends_before_what_all_came_through_is_no_death() -> None:
