@@ -64,6 +64,40 @@ def test_a_job_stands_still_where_most_ranks_were_looked_at_twice_and_none_moved
     assert stood_still(moved(*motions)) is still
 
 
+@pytest.mark.parametrize(
+    ("changed", "still"),
+    [
+        ({}, False),
+        ({"place": ["user-code", "user-code", "collective"]}, True),
+        ({"place": ["file-io"] * 3}, True),
+        ({"first_pending": [None, None, 9]}, False),
+        ({"first_pending": [9, 9, 9]}, True),
+        ({"first_pending": [None, None, 8]}, True),
+        ({"last_seq": [9, 9, 8]}, True),
+        ({"rank": [0, 1, 3]}, True),
+        ({"calls": 2}, True),
+    ],
+)
+def test_a_job_in_which_nobody_waits_does_not_stand_still(changed: dict[str, object], still: bool) -> None:
+    row: dict[str, object] = {
+        "place": ["user-code"] * 3,
+        "first_pending": [None] * 3,
+        "last_seq": [9] * 3,
+        "rank": [0, 1, 2],
+        "calls": 0,
+    } | changed
+    facts = {name: row[name] for name in ("rank", "last_seq", "first_pending")} | {"domain": "fr", "group_key": "pg:0"}
+    frames = {
+        "motion": pl.DataFrame({"rank": [0, 1, 2], "motion": "stuck"}),
+        "last_calls": pl.DataFrame({"rank": [0, 1, 2], "place": row["place"]}),
+        "progress": pl.DataFrame(facts, schema_overrides={"first_pending": pl.Int64}),
+        "unheld_calls": pl.DataFrame({"rank": [0], "calls": [row["calls"]]}).filter(pl.col("calls") > 0),
+    }
+    assert stood_still(Told(**frames)) is still
+    del frames["progress"]
+    assert stood_still(Told(**frames)), "no recorder tells that nobody waits"
+
+
 def opened(*pending: int | None, library: str | None = "2.27.7", minor: int = 10, motion: str = "stuck") -> Resolver:
     ranks = range(len(pending))
     return Told(

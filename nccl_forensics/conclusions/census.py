@@ -218,13 +218,37 @@ def most_seen(resolver: Resolver, known: Census) -> bool:
 
 
 def stood_still(resolver: Resolver) -> bool:
-    """Whether several looks were taken at three ranks or more, and at most of those known, and none of them showed a rank that moved."""
+    """Whether several looks were taken at three ranks or more, and at most of those known, and none of them showed a rank that moved; not
+    where nobody waits for anybody, as two looks may fall into one step of a program that works."""
     motion = resolver.get("motion")
     if motion is None:
         return False
     told = motion.select("motion").collect()["motion"]
     stuck = int((told == "stuck").sum())
-    return stuck >= 3 and stuck * 2 > told.len() and not bool((told == "moving").any())
+    return stuck >= 3 and stuck * 2 > told.len() and not bool((told == "moving").any()) and not _all_at_work(resolver)
+
+
+#: Places of a stack in which a program works; what else holds a process up has a place of its own.
+_AT_WORK = ("user-code", "compute", "sleep")
+
+
+def _all_at_work(resolver: Resolver) -> bool:
+    """Whether all ranks stand in the program itself, and recorders of all of them are level and hold nothing that is under way, but for a last
+    operation that is over on some of them: gloo strikes it off a little late. Of sends and receives its recorder holds none: where the job
+    makes any, somebody may wait in one."""
+    calls, progress, unheld = (resolver.get(name) for name in ("last_calls", "progress", "unheld_calls"))
+    if calls is None or progress is None or has_rows(unheld):
+        return False
+    stands = calls.select("rank", "place").collect()
+    recorded = progress.filter(pl.col("domain") == "fr").select("rank", "group_key", "last_seq", "first_pending").collect()
+    last, waiting = pl.col("last_seq"), pl.col("first_pending")
+    over = (waiting.null_count() > 0) & (waiting == last).fill_null(value=True).all()
+    settled = recorded.group_by("group_key").agg(settled=(last.n_unique() == 1) & over)["settled"]
+    return (
+        bool(stands.height and stands["place"].is_in(_AT_WORK).all())
+        and set(stands["rank"].to_list()) == set(recorded["rank"].to_list())
+        and bool(settled.all())
+    )
 
 
 def left_open(resolver: Resolver) -> bool:

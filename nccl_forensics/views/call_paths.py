@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import polars as pl
 
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.checked_calls import with_frames
 
@@ -19,15 +20,35 @@ _AGAIN = 2
 
 def by_another_path(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups: Mapping[int, str]) -> set[int]:
     """Those of the ranks in ``groups`` whose recorder tells that they came to their last operation of that group by other frames than to
-    any alike before it (the same operation at the same line): whoever makes calls in another order than usual stands in another branch."""
+    any alike before it (the same operation at the same line, or of the same shape at other lines in each step): whoever makes calls in
+    another order than usual stands in another branch."""
     last = _last_calls(calls, groups)
     out: set[int] = set()
     for rows in with_frames(last, fr_entries).partition_by("rank", maintain_order=True) if last.height else ():
         now = rows.row(-1, named=True)
-        alike = rows.head(-1).filter((pl.col("op") == now["op"]) & (pl.col("call_site") == now["call_site"]))
-        before = set(alike["frames"].drop_nulls().to_list())
+        alike = rows.head(-1).filter(pl.col("op") == now["op"])
+        here = alike.filter(pl.col("call_site") == now["call_site"])
+        before = set(here["frames"].drop_nulls().to_list())
         if before and now["frames"] is not None and now["frames"] not in before:
             out.add(now["rank"])
+        elsewhere = alike.filter(pl.col("shape") == pl.lit(now["shape"], dtype=pl.String))
+        if not here.height and elsewhere.height >= _AGAIN * elsewhere["call_site"].n_unique() > 0:
+            out.add(now["rank"])
+    return out
+
+
+def apart_from_peers(stacks: Mapping[int, Mapping[str, object]], ranks: Iterable[int]) -> set[int]:
+    """Those of ``ranks`` that stand in the same line of a call as others, all of which came there by one path, and they by another."""
+    paths: dict[int, tuple[tuple[str, ...], ...]] = {}
+    for rank, row in stacks.items():
+        frames = row["frames"]
+        if row["place"] == "collective" and row["witness"] == "stack" and isinstance(frames, list):
+            paths[rank] = tuple(line_of_code(frame) for frame in frames)
+    out: set[int] = set()
+    for rank in set(ranks) & paths.keys():
+        alike = [r for r in paths if r != rank and all(stacks[r][c] == stacks[rank][c] for c in ("op", "user_frame"))]
+        if len(alike) > 1 and len({paths[r] for r in alike}) == 1 and paths[alike[0]] != paths[rank]:
+            out.add(rank)
     return out
 
 
@@ -68,6 +89,6 @@ def _last_calls(calls: Calls, groups: Mapping[int, str]) -> pl.DataFrame:
     made = (
         calls.every.filter(own & pl.col("rank").is_in(sorted(groups)))
         .join(wanted, on=_KEY)
-        .select(*_KEY, "seq", "op", "call_site", "source_id", "record")
+        .select(*_KEY, "seq", "op", "shape", "call_site", "source_id", "record")
     )
     return made.sort(*_KEY, "seq").group_by(_KEY, maintain_order=True).tail(_BACK).collect()

@@ -51,8 +51,19 @@ def own_time(
         return nothing
     if not one_host(seen, processes, path_hints) and (_hosts_told(seen, processes) or not _one_clock(gaps["least"])):
         return nothing
-    alone = since.with_columns(own=pl.col("since").clip(0))
-    return _summed(alone, ((pl.col("created_ns").max() - pl.col("created_ns").min()) / 1e6).alias("span_ms"))
+    alone = since.with_columns(own=pl.col("since").clip(0)).collect()
+    pause = _pause_of_all(alone)
+    longest = pl.col("own").rank("ordinal", descending=True).over("rank") == 1
+    shorter = alone.with_columns(own=pl.when(longest).then(pl.col("own") - pause).otherwise("own"))
+    return _summed(shorter.lazy(), ((pl.col("created_ns").max() - pl.col("created_ns").min()) / 1e6 - pause).alias("span_ms"))
+
+
+def _pause_of_all(alone: pl.DataFrame) -> float:
+    """How long, in ms, every rank was by itself at once in the longest of its times: while profilers start or all write a checkpoint nobody
+    waits, and nobody is late."""
+    end = pl.col("created_ns") / 1e6
+    longest = alone.sort("own", nulls_last=False).group_by("rank").last().select(begin=end - pl.col("own"), end=end)
+    return max(0.0, float(str(longest.select(pl.col("end").min() - pl.col("begin").max()).item() or 0.0)))
 
 
 def _hosts_told(seen: set[int], processes: pl.LazyFrame | None) -> bool:

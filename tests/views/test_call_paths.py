@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.views.call_paths import by_another_path, in_one_loop, no_swap
+from nccl_forensics.views.call_paths import apart_from_peers, by_another_path, in_one_loop, no_swap
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.matching import operations
 from tests.rules.host_frames import table
@@ -15,13 +15,14 @@ DUMPS = {"source_id": pl.UInt32(), "rank": pl.Int32(), "use": pl.String()}
 NORMS, USUAL, SWAPPED = "norms (/opt/job/train.py:14)", "step (/opt/job/train.py:31)", "step (/opt/job/train.py:29)"
 
 
-def recorded(*lines: tuple[str, str | None], groups: str = "") -> tuple[Calls, pl.LazyFrame]:
+def recorded(*lines: tuple[str, str | None], groups: str = "", sizes: tuple[int, ...] = ()) -> tuple[Calls, pl.LazyFrame]:
     """The calls of rank 2, each with its line and who called that, in one group or in these in turn."""
     entries = [
         {
             **{"source_id": 0, "record": f"entries[{n}]", "record_id": n, "collective_seq_id": n + 1, "op": "all_reduce"},
             "pg_name": groups[n % len(groups)] if groups else "7",
             "user_frame": line,
+            "input_sizes": f"[[{sizes[n]}]]" if sizes else None,
             "frames": None if caller is None else f"{line}\n{caller}",
         }
         for n, (line, caller) in enumerate(lines)
@@ -74,3 +75,25 @@ def test_a_line_that_calls_in_both_groups_tells_nothing_of_their_order() -> None
     assert loop(*[(NORMS, None)] * 4) == set(), "no frames"
     calls, known = recorded(*[(NORMS, USUAL)] * 4, groups="67")
     assert in_one_loop(calls, known, {2: "pg:7"}, {2: "pg:7"}) == set(), "one group has one order"
+
+
+def test_a_call_of_one_shape_from_a_line_that_never_made_it_came_by_another_path() -> None:
+    def told(*sizes: int) -> set[int]:
+        other = (NORMS.replace("14", "19"), SWAPPED)
+        calls, known = recorded(*[(NORMS, USUAL)] * (len(sizes) - 1), other, sizes=sizes)
+        return by_another_path(calls, known, {2: "pg:7"})
+
+    assert told(8, 8, 8) == {2}
+    assert told(8, 8, 4) == set(), "it may be a call of another branch that has no other"
+    assert told(8, 8) == set(), "one call before it is no habit"
+
+
+def test_a_rank_that_came_to_the_call_of_its_peers_by_another_line_stands_in_another_branch() -> None:
+    def stood(*callers: str, place: str = "collective") -> set[int]:
+        at = {"place": place, "op": "all_reduce", "user_frame": NORMS, "witness": "stack"}
+        return apart_from_peers({rank: at | {"frames": [NORMS, caller]} for rank, caller in enumerate(callers)}, [2])
+
+    assert stood(USUAL, USUAL, SWAPPED) == {2}
+    assert stood(USUAL.replace("step", "Trainer.step"), USUAL, USUAL) == set()
+    assert stood(USUAL, SWAPPED, SWAPPED) == set(), "its peers differ, too"
+    assert stood(USUAL, USUAL, SWAPPED, place="user-code") == set()

@@ -288,6 +288,17 @@ def test_several_ranks_that_work_while_every_other_waits_are_named_together() ->
     assert told(rows(OWN_TIME, *alike)) == [], "one delay is no habit"
 
 
+def test_a_pause_of_all_is_no_time_of_anybody() -> None:
+    def paused(slow_ms: int) -> pl.LazyFrame:
+        first, again = stepped(dict.fromkeys(range(4), 0), (ROWS, COLUMNS), [20], 1, 20), [slow_ms] * 12
+        clock = dict.fromkeys(range(4), 15_000)
+        after = stepped(clock, (ROWS, COLUMNS), again, 1, 20).with_columns(pl.col("seq", "order") + 2)
+        return pl.concat([first, after])
+
+    assert named(paused(300)) == [(1,)]
+    assert named(paused(20)) == []
+
+
 def test_a_window_that_begins_later_holds_less_of_the_same_waits() -> None:
     def began_late(*others_ms: float) -> list[tuple[int, ...]]:
         known = {"collectives": 20, "long_count": 3, "longest_ms": 310.0, "source_id": 0, "record": "traceEvents[1]"}
