@@ -145,12 +145,16 @@ def _only(frames: set[str]) -> str | None:
     at_most=8,
     explains=("timeout", "closed", "collective-stuck", "connection-failed", "p2p-deadlock", "group-deadlock"),
 )
-def collective_mismatch_by_line(new_lines: pl.LazyFrame, divergences: pl.LazyFrame | None = None) -> Iterator[Finding]:
+def collective_mismatch_by_line(
+    new_lines: pl.LazyFrame, divergences: pl.LazyFrame | None = None, stalls: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
     """Few ranks that stand where nobody has called before, while all others stand in calls of the steps before, and recorders show no group
-    that parts."""
+    that parts, nor that the call is one of each step in a branch of its own."""
     if divergences is not None and divergences.collect().height:
         return
-    for row in new_lines.collect().iter_rows(named=True):
+    branched = (pl.col("cause") == "group-deadlock") & (pl.col("alternative") == "collective-skipped")
+    other_order = stalls.filter(branched).select("rank").collect()["rank"].to_list() if stalls is not None else []
+    for row in new_lines.filter(~pl.col("rank").is_in(other_order)).collect().iter_rows(named=True):
         ranks, others = (row["rank"],), row["others"]
         confidence: Confidence = "low" if row["in_pairs"] else "medium"
         yield Finding(

@@ -18,23 +18,29 @@ _KEY = ("rank", "group_key")
 _AGAIN = 2
 
 
-def by_another_path(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups: Mapping[int, str]) -> set[int]:
+def by_another_path(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups: Mapping[int, str]) -> dict[int, str]:
     """Those of the ranks in ``groups`` whose recorder tells that they came to their last operation of that group by other frames than to
     any alike before it (the same operation at the same line, or of the same shape at other lines in each step): whoever makes calls in
-    another order than usual stands in another branch."""
+    another order than usual stands in another branch. With the line of that call."""
     last = _last_calls(calls, groups)
-    out: set[int] = set()
+    out: dict[int, str] = {}
     for rows in with_frames(last, fr_entries).partition_by("rank", maintain_order=True) if last.height else ():
         now = rows.row(-1, named=True)
         alike = rows.head(-1).filter(pl.col("op") == now["op"])
         here = alike.filter(pl.col("call_site") == now["call_site"])
         before = set(here["frames"].drop_nulls().to_list())
         if before and now["frames"] is not None and now["frames"] not in before:
-            out.add(now["rank"])
+            out[now["rank"]] = now["call_site"]
         elsewhere = alike.filter(pl.col("shape") == pl.lit(now["shape"], dtype=pl.String))
         if not here.height and elsewhere.height >= _AGAIN * elsewhere["call_site"].n_unique() > 0:
-            out.add(now["rank"])
+            out[now["rank"]] = now["call_site"]
     return out
+
+
+def stands_before(line: object, other: object) -> bool:
+    """Whether a line stands before another one in one function: what follows a loop stands behind the calls in it."""
+    (function, at, file), (other_function, other_at, other_file) = line_of_code(line), line_of_code(other)
+    return (function, file) == (other_function, other_file) and at.isdigit() and other_at.isdigit() and int(at) < int(other_at)
 
 
 def apart_from_peers(stacks: Mapping[int, Mapping[str, object]], ranks: Iterable[int]) -> set[int]:

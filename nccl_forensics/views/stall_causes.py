@@ -198,7 +198,7 @@ def _in_another_order(case: _Case) -> Cause | None:
             if against is None:
                 # Whoever leaves a call out comes to the next one as always; a branch of its own that makes that one holds the other, too.
                 order = f"{path}: it takes the two in another order, or leaves the first one out there"
-                return Cause("group-deadlock", "medium", order, (), "collective-skipped")
+                return Cause("group-deadlock", "high" if row.get("own_branch") else "medium", order, (), "collective-skipped")
             return Cause("collective-skipped", "medium", path, *swap)
         # A word that no operation bears is more likely a damaged record.
         known = row["op"] is None or row["op"] in OP_WORDS

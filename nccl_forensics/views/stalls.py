@@ -12,7 +12,7 @@ from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.stacks.places import PLAIN, WAITING
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
-from nccl_forensics.views.call_paths import apart_from_peers, by_another_path, in_one_loop, no_swap
+from nccl_forensics.views.call_paths import apart_from_peers, by_another_path, in_one_loop, no_swap, stands_before
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import GROUP, read_at
 from nccl_forensics.views.deaths import gave_up
@@ -224,8 +224,9 @@ def _by_order_of_calls(
         went_on = {r: ahead for r, (_, ahead) in jumped.items()}
         for rank, why in no_swap(calls, went_on).items():
             passed[rank]["no_swap"] = why
-        for rank in by_another_path(calls, fr_entries, went_on) | apart_from_peers(scene.stacks, went_on):
-            passed[rank] |= {"another_path": True, "no_swap": None}
+        apart = dict.fromkeys(apart_from_peers(scene.stacks, went_on), "")
+        for rank, line in (apart | by_another_path(calls, fr_entries, went_on)).items():
+            passed[rank] |= {"another_path": True, "no_swap": None, "own_branch": stands_before(line, passed[rank].get("call_site"))}
         for rank in in_one_loop(calls, fr_entries, went_on, {r: str(behind["group_key"]) for r, (behind, _) in jumped.items()}):
             passed[rank] |= {"one_loop": True, "no_swap": None}
         for rank, _ in went_on.items() & (_all_done(progress) if progress is not None else set()):

@@ -115,3 +115,6 @@ def test_who_went_on_to_a_line_where_nobody_had_been_is_named_unless_recorders_t
     [finding] = collective_mismatch_by_line.check(rows(NEW_LINES, row | {"in_pairs": True}))
     assert finding.confidence == "low"
     assert collective_mismatch_by_line.check(rows(NEW_LINES, row), divergences("different", [1], [0, 2, 3], found_op="barrier")) == []
+    for cause, other in (("group-deadlock", "collective-skipped"), ("group-deadlock", None), ("host-stall", None)):
+        stalled = stalls({"rank": 3, "cause": cause, "alternative": other})
+        assert bool(collective_mismatch_by_line.check(rows(NEW_LINES, row), None, stalled)) is (other is None)

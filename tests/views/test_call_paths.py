@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.views.call_paths import apart_from_peers, by_another_path, in_one_loop, no_swap
+from nccl_forensics.views.call_paths import apart_from_peers, by_another_path, in_one_loop, no_swap, stands_before
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.matching import operations
 from tests.rules.host_frames import table
@@ -35,7 +35,7 @@ def recorded(*lines: tuple[str, str | None], groups: str = "", sizes: tuple[int,
 def came(*callers: str | None, line: str = NORMS) -> set[int]:
     """Whether rank 2 came to the last of its calls by another path, where each was made by one of these callers."""
     calls, known = recorded(*[(line if n + 1 == len(callers) else NORMS, caller) for n, caller in enumerate(callers)])
-    return by_another_path(calls, known, {2: "pg:7"})
+    return set(by_another_path(calls, known, {2: "pg:7"}))
 
 
 def test_a_call_that_another_branch_made_came_by_another_path() -> None:
@@ -81,7 +81,7 @@ def test_a_call_of_one_shape_from_a_line_that_never_made_it_came_by_another_path
     def told(*sizes: int) -> set[int]:
         other = (NORMS.replace("14", "19"), SWAPPED)
         calls, known = recorded(*[(NORMS, USUAL)] * (len(sizes) - 1), other, sizes=sizes)
-        return by_another_path(calls, known, {2: "pg:7"})
+        return set(by_another_path(calls, known, {2: "pg:7"}))
 
     assert told(8, 8, 8) == {2}
     assert told(8, 8, 4) == set(), "it may be a call of another branch that has no other"
@@ -97,3 +97,10 @@ def test_a_rank_that_came_to_the_call_of_its_peers_by_another_line_stands_in_ano
     assert stood(USUAL.replace("step", "Trainer.step"), USUAL, USUAL) == set()
     assert stood(USUAL, SWAPPED, SWAPPED) == set(), "its peers differ, too"
     assert stood(USUAL, USUAL, SWAPPED, place="user-code") == set()
+
+
+def test_a_branch_stands_before_a_call_of_its_function_and_what_follows_the_loop_behind_it() -> None:
+    assert stands_before("train (job/moe.py:60)", "train (/opt/job/moe.py:163)")
+    assert not stands_before("train (job/moe.py:170)", "train (job/moe.py:63)")
+    assert not stands_before("final (job/moe.py:60)", "train (job/moe.py:63)")
+    assert not stands_before("", None)

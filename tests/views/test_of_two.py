@@ -54,8 +54,10 @@ def test_a_jump_between_two_calls_of_one_line_is_not_sure_to_leave_one_out() -> 
 
 def test_who_jumped_to_a_call_by_a_branch_of_its_own_took_two_groups_in_another_order() -> None:
     row = FACT | {"ahead": "0xf", "domain": "fr", "kind": "jumped", "another_path": True}
-    [order, over] = [cause_of(1, row | more, {}, None) for more in ({}, {"no_swap": "it is over"})]
+    [order, before, over] = [cause_of(1, row | more, {}, None) for more in ({}, {"own_branch": True}, {"no_swap": "it is over"})]
     assert order is not None
+    assert before is not None
+    assert (before.cause, before.confidence) == ("group-deadlock", "high")
     assert over is not None
     assert (order.cause, order.confidence, order.alternative) == ("group-deadlock", "medium", "collective-skipped")
     assert (over.cause, over.alternative, over.against) == ("collective-skipped", "group-deadlock", "it is over")
