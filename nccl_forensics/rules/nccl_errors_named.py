@@ -202,6 +202,16 @@ _MEANINGS: tuple[_Named, ...] = (
     ),
     _Named(
         ("ibv-call",),
+        "ibv_query_gid failed with error (?:Invalid argument|Unknown error)",
+        "bad-setting",
+        "critical",
+        "medium",
+        "a port of an RDMA device has no GID at the index that NCCL asks for, which NCCL_IB_GID_INDEX gives where it is set",
+        "Unset NCCL_IB_GID_INDEX (NCCL 2.21 and later choose by themselves), or set an index that show_gids lists as RoCE v2 on every host.",
+        "fix_config",
+    ),
+    _Named(
+        ("ibv-call",),
         "ibv_(?:post_send|post_recv|poll_cq)",
         "ib-link",
         "critical",

@@ -25,7 +25,7 @@ from nccl_forensics.facts.cuda_errors import texts
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.endings import raised_at
-from nccl_forensics.rules.common.errors import hosts_of, ranks_of, where_reported
+from nccl_forensics.rules.common.errors import garbled, hosts_of, ranks_of, where_reported
 from nccl_forensics.words import ranks_words
 
 _KINDS = ("invalid-usage", "invalid-argument", "no-algorithm", "no-network", "no-transport")
@@ -144,7 +144,9 @@ def bootstrap_disagreement(nccl_errors: pl.LazyFrame, nccl_comms: pl.LazyFrame |
     The line is printed by the process that gathers the addresses, as a rule rank 0, and says what another one sent: it is not the one.
     """
     rows = (
-        nccl_errors.filter(pl.col("kind").is_in(list(_TOLD_OF_OTHERS)) & (pl.col("level") == "WARN")).sort("source_id", "line_no").collect()
+        nccl_errors.filter(pl.col("kind").is_in(list(_TOLD_OF_OTHERS)) & (pl.col("level") == "WARN") & ~garbled())
+        .sort("source_id", "line_no")
+        .collect()
     )
     if not rows.height:
         return

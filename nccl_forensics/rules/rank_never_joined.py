@@ -27,6 +27,7 @@ from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.errors import garbled
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views.log_ends import copied_in_part
 from nccl_forensics.words import ranks_words, verb
@@ -73,7 +74,7 @@ def rank_never_joined(
         all_joined |= set(progress.filter(pl.col("domain") == "nccl").select("group_key").unique().collect()["group_key"].to_list())
     all_joined |= set(comms.filter(pl.col("ended") == "destroy-complete").select("comm_key").collect()["comm_key"].to_list())
     calls = _calls(last_calls)
-    misread = _misread(nccl_errors)
+    misread, gathered = _misread(nccl_errors, _TRUNCATED), _misread(nccl_errors, garbled())
     rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
     strangers = cut - set(rows["source_id"].to_list())
     if strangers and nccl_tails is not None and has_rows(nccl_tails.filter(pl.col("source_id").is_in(sorted(strangers)))):
@@ -100,8 +101,9 @@ def rank_never_joined(
         strewn = scattered and (len(missing) * _MANY > size or _by_chance(size, (present, running, sampled)) * 2 >= len(missing))
         answered = not misread.isdisjoint(part.select("host", "pid").iter_rows())
         outside = misread - set(comms.select("host", "pid").collect().iter_rows())
-        if outside and missing and nccl_errors is not None:
-            yield _other_release(part, missing, nccl_errors, outside, _fewer(present, missing, processes))
+        told = outside or gathered.intersection(part.select("host", "pid").iter_rows())
+        if told and missing and nccl_errors is not None:
+            yield _other_release(part, missing, nccl_errors, told, _fewer(present, missing, processes))
             continue
         lost = absent != unseen or scattered or answered
         if not missing or size > 1_000_000:
@@ -218,12 +220,14 @@ def _came(endings: pl.LazyFrame | None, progress: pl.LazyFrame | None) -> set[in
 _ANSWERED = " But messages of another size reached those that wait, as from a process of another release of NCCL: then it came, and its log was not collected."
 
 
-def _misread(nccl_errors: pl.LazyFrame | None) -> set[tuple[object, ...]]:
-    """Processes (host, pid) that got a bootstrap message of another size than theirs."""
+def _misread(nccl_errors: pl.LazyFrame | None, what: pl.Expr) -> set[tuple[object, ...]]:
+    """Processes (host, pid) that got a bootstrap message of another size than theirs, or laid out otherwise."""
     if nccl_errors is None:
         return set()
-    told = nccl_errors.filter((pl.col("kind") == "truncated-message") & pl.col("pid").is_not_null()).select("host", "pid").unique()
-    return set(told.collect().iter_rows())
+    return set(nccl_errors.filter(what & pl.col("pid").is_not_null()).select("host", "pid").unique().collect().iter_rows())
+
+
+_TRUNCATED = pl.col("kind") == "truncated-message"
 
 
 def _fewer(present: Collection[int], missing: Sequence[int], processes: pl.LazyFrame | None) -> tuple[int, ...]:
@@ -243,12 +247,12 @@ def _other_release(
     odd: tuple[int, ...],
 ) -> Finding:
     """The missing ones came and failed before a communicator: NCCL's first messages have the size that their release gives them."""
-    told = nccl_errors.filter(pl.col("kind") == "truncated-message").sort("source_id", "line_no").collect()
+    told = nccl_errors.filter(_TRUNCATED | garbled()).sort("source_id", "line_no").collect()
     told = told.filter(pl.struct("host", "pid").map_elements(lambda who: (who["host"], who["pid"]) in outside, return_dtype=pl.Boolean()))
     hosts = tuple(sorted({str(h) for h in (*told["host"].to_list(), *part["host"].to_list()) if h is not None}))
     return Finding(
         title=f"processes that meet in one bootstrap speak releases of NCCL that do not fit: {ranks_words(odd or missing)} and the others",
-        summary="A message of another size came before any communicator was made, where the release of NCCL alone gives the size. "
+        summary="A message of another size or layout came before any communicator was made, where the release of NCCL alone gives both. "
         + (
             f"Releases differ in what they print before that, and {ranks_words(odd)} {verb(odd, 'does', 'do')} otherwise than most."
             if odd
@@ -260,7 +264,7 @@ def _other_release(
         ranks=odd,
         subject=("never-joined", "other-release"),
         evidence=(
-            *cite(told, "a message of another size, before any communicator", at_most=4),
+            *cite(told, "a message of another size or layout, before any communicator", at_most=4),
             *cite(part, "a rank of the others, which waits in its bootstrap", at_most=4),
         ),
         evidence_total=told.height + part.height,

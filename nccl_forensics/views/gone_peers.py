@@ -72,7 +72,12 @@ def gone_peers(
         rows += [base | {"how": "silent"} | row for row in found] if len(found) == 1 else []
     single = known["comm_key"].n_unique() == 1
     if not rows and single and nccl_errors is not None and nccl_connections is not None and progress is not None:
-        rows += [base | row for row in _lost(nccl_errors, nccl_connections, nccl_network, members, _behind(progress, members))]
+        rows += [
+            base | row
+            for row in _lost(
+                nccl_errors, nccl_connections, nccl_network, members, _behind(progress, members), _behind(progress, members, 2)
+            )
+        ]
     if not rows and nccl_errors is not None and len(absent) == 1:
         rows += [base | row for row in _refused(nccl_errors, nccl_tails, members, next(iter(absent)))]
     if not rows and single and nccl_errors is not None and progress is not None and not absent:
@@ -204,9 +209,15 @@ _HANDED_UP = r"(?:enqueue|group|init)\.cc$"
 
 
 def _lost(
-    nccl_errors: pl.LazyFrame, nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | None, members: pl.DataFrame, behind: set[int]
+    nccl_errors: pl.LazyFrame,
+    nccl_connections: pl.LazyFrame,
+    nccl_network: pl.LazyFrame | None,
+    members: pl.DataFrame,
+    behind: set[int],
+    far: set[int],
 ) -> list[dict[str, object]]:
-    """The one rank of those ``behind`` that tells of no error, if a peer failed for a lost connection that can only have been to it."""
+    """The one rank of those ``behind`` that tells of no error, if a peer failed for a lost connection that can only have been to it, or, of
+    those ``far`` behind, one whose other end is not told and that talks to it: the others it talks to called all that anybody did."""
     lines = nccl_errors.sort("source_id", "line_no").collect()
     if lines.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(_OF_PEERS)).height:
         return []
@@ -222,13 +233,21 @@ def _lost(
     both = pl.concat([pairs, pairs.select(src="dst", dst="src")]).filter(
         pl.col("dst").is_in(list(there)) & ~pl.col("src").is_in(list(there))
     )
-    only = both.group_by("src").agg(pl.col("dst").unique()).filter(pl.col("dst") == [rank])["src"].to_list()
+    partners = both.group_by("src").agg(pl.col("dst").unique())
+    only = partners.filter(pl.col("dst") == [rank])["src"].to_list()
+    of_many = partners.filter(pl.col("dst").list.contains(rank))["src"].to_list() if rank in far else []
     names = {first_label(host), *_addresses(nccl_network, host)}
     end = pl.col("peer").str.split("<").list.first()
     seen = (
         lines.join(people, on=["host", "pid"])
-        .filter((pl.col("level") == "WARN") & pl.col("kind").is_in(["peer-closed", "recv-failed"]) & pl.col("rank").is_in(only))
-        .filter(end.map_elements(lambda name: name in names or first_label(name) in names, return_dtype=pl.Boolean()))
+        .filter((pl.col("level") == "WARN") & pl.col("kind").is_in(["peer-closed", "recv-failed"]))
+        .filter(
+            (
+                pl.col("rank").is_in(only)
+                & end.map_elements(lambda name: name in names or first_label(name) in names, return_dtype=pl.Boolean())
+            )
+            | (pl.col("rank").is_in(of_many) & (end.fill_null("") == ""))
+        )
         .unique("rank", keep="first", maintain_order=True)
     )
     up = lines.filter((pl.col("kind") == "propagation") & pl.col("file").str.contains(_HANDED_UP) & pl.col("code").is_between(1, 6))
@@ -292,10 +311,17 @@ def _last_calls(progress: pl.LazyFrame, members: pl.DataFrame) -> pl.LazyFrame:
     return own.join(people, on="rank").select("source_id", "host", "pid", "line_no", message="last_op")
 
 
-def _behind(progress: pl.LazyFrame, members: pl.DataFrame) -> set[int]:
-    """Ranks whose NCCL lines end before a collective that others of a group entered, without an end of their communicator."""
+def _behind(progress: pl.LazyFrame, members: pl.DataFrame, by: int = 1) -> set[int]:
+    """Ranks whose NCCL lines end before a collective that others of a group entered, ``by`` collectives at least, without an end of their
+    communicator."""
     own = progress.filter((pl.col("domain") == "nccl") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
-    late = own.filter(pl.col("last_seq") < pl.col("last_seq").max().over("group_key")).select("rank").unique().collect()["rank"].to_list()
+    late = (
+        own.filter(pl.col("last_seq") <= pl.col("last_seq").max().over("group_key") - by)
+        .select("rank")
+        .unique()
+        .collect()["rank"]
+        .to_list()
+    )
     return set(late) & set(members.filter(pl.col("ended").is_null())["rank"].to_list())
 
 

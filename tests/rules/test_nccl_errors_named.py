@@ -50,6 +50,7 @@ FIRES = [
     ("Error: failed to create shared memory file /dev/shm/nccl-aB3, error Permission denied (13)", "bad-setting", "critical"),
     ("Error: Could not map /dev/shm/nccl-aB3 size 9637888, error: Cannot allocate memory (12)", "out-of-memory", "critical"),
     ("ibv_post_send() failed with error Cannot allocate memory, Bad WR 0x5, First WR 0x5", "ib-link", "critical"),
+    ("Call to ibv_query_gid failed with error Unknown error -1 errno -1", "bad-setting", "critical"),
     ("NET/IB : Unable to open device mlx5_3", "nic-underused", "warning"),
     ("Failed to create CUDA context on device 3", "gpu-fault", "warning"),
     ("FP8 reduction support begins with sm90 capable devices.", "invalid-usage", "critical"),

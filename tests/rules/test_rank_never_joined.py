@@ -68,6 +68,20 @@ def test_of_two_releases_that_meet_the_ranks_that_print_otherwise_than_most_are_
     assert named((0, 1), 4, seen=4) == (), "two and two"
 
 
+def test_a_first_message_of_another_layout_is_of_another_release_too() -> None:
+    host, pid = comms(comm(0, 4)).select("host", "pid").collect().row(0)
+    waiting, everybody = comms(*[comm(r, 4) for r in (0, 1, 3)]), processes(*[(r, "node7", 70 + r, "1b000") for r in range(4)])
+
+    def found(roots: str) -> object:
+        said = f"Bootstrap Root : mismatch in info from procs, nranks 4 vs 4, nroots 1 vs {roots}, iroot 0 vs 230555650"
+        line = errors({"kind": "rank-mismatch", "message": said, "host": host, "pid": pid, "line_no": 9})
+        [finding] = rank_never_joined.check(waiting, past(), None, None, None, None, line, everybody)
+        return finding.cause, finding.ranks
+
+    assert found("185335818") == found("-7") == ("version-mismatch", (2,))
+    assert found("2") == ("rank-never-joined", (2,))
+
+
 def test_a_log_that_was_copied_in_part_tells_neither_who_waits_nor_who_came() -> None:
     def found(*cut: int, buffer: bool = False) -> int:
         waiting = comms(*[comm(r, 4) for r in (0, 1, 3)])

@@ -132,8 +132,10 @@ def test_where_a_rank_failed_for_a_reason_of_its_own_a_silent_one_may_have_been_
     assert silent(by(2, kind="propagation", level="INFO", code=6, line_no=30)) == []
 
 
-def lost(*more: dict[str, object], peer: str = "node2.cl.local<5>", pairs: tuple[tuple[int, int], ...] = ((0, 1), (1, 2))) -> list[object]:
-    """Of ranks 0 to 3, two to a host, rank 2 called one collective less, and rank 1 failed for a connection that closed."""
+def lost(
+    *more: dict[str, object], peer: str = "node2.cl.local<5>", pairs: tuple[tuple[int, int], ...] = ((0, 1), (1, 2)), last: int = 2
+) -> list[object]:
+    """Of ranks 0 to 3, two to a host, rank 2 called one collective less (``last`` is its number), and rank 1 failed for a connection that closed."""
     members = (0, 1, 2, 3)
     where = {r: {"source_id": r, "host": f"node{r // 2 + 1}", "pid": 100 + r} for r in members}
     closed_by = {
@@ -152,7 +154,7 @@ def lost(*more: dict[str, object], peer: str = "node2.cl.local<5>", pairs: tuple
         None,
         errors(closed_by, handed_up, *[{**where[1], **m} for m in more]),
         table("nccl_tails", *[{**where[r], "lines": 90, "line_no": 90, "message": "AllReduce: opCount 3"} for r in members]),
-        calls_until({0: 3, 1: 3, 2: 2, 3: 3}, at=30),
+        calls_until({0: 3, 1: 3, 2: last, 3: 3}, at=30),
         table("nccl_connections", *[{**where[a], "src": a, "dst": b, "transport": "NET", "line_no": 20} for a, b in pairs]),
         table("nccl_network", {**where[2], "item": "bootstrap", "address": "10.0.0.2<0>", "line_no": 2}),
     )
@@ -167,6 +169,14 @@ def test_a_silent_rank_that_is_behind_is_gone_where_its_only_partner_over_the_ne
 def test_a_lost_connection_to_another_host_or_to_one_of_several_partners_there_tells_of_nobody() -> None:
     assert lost(peer="node9<5>") == []
     assert lost(pairs=((1, 2), (1, 3))) == []
+
+
+def test_a_connection_whose_other_end_is_not_told_was_to_the_one_partner_that_is_far_behind() -> None:
+    both = ((0, 1), (1, 2), (1, 3))
+    assert lost(peer="<>", pairs=both, last=1) == [(2, "lost", [1], 1, 40)]
+    assert lost(peer="<>", pairs=both, last=2) == [], "one call behind it may have been on its way"
+    assert lost(peer="<>", pairs=((0, 1), (1, 3)), last=1) == [], "they do not talk to each other"
+    assert lost(peer="node2.cl.local<5>", pairs=both, last=1) == [], "it may have been the other one there"
 
 
 def test_a_connection_that_was_lost_after_another_fault_tells_of_nobody() -> None:

@@ -41,6 +41,13 @@ def ranks_of(rows: pl.DataFrame) -> tuple[int, ...]:
     return tuple(sorted({int(r) for r in rows["rank"].to_list() if r is not None}))
 
 
+def garbled() -> pl.Expr:
+    """Words of the process that gathers addresses of a message in which as many roots stand as no job has: another release of NCCL lays its
+    messages out otherwise (bootstrap.cc, 2.23+)."""
+    ranks, roots = (pl.col("message").str.extract(rf"\b{what} (-?\d+)").cast(pl.Int64) for what in ("nranks", r"nroots -?\d+ vs"))
+    return (pl.col("kind") == "rank-mismatch") & ((roots < 1) | (roots > ranks)).fill_null(value=False)
+
+
 #: Times that one process must have tried in vain before it counts.
 _TRIES = 3
 
