@@ -121,9 +121,9 @@ def test_dumps_with_open_work_on_half_of_the_ranks_do_not_tell_that_all_is_well(
 
 def dumped(*ranks: int, world: int) -> Resolver:
     groups = pl.DataFrame({"domain": ["fr"], "members": [list(range(world))], "size": [world]})
-    return Told(
-        dumps=pl.DataFrame({"rank": ranks, "use": "chosen", "first_record_id": 0, "last_record_id": 0, "entries": 1}), groups=groups
-    )
+    schema = {"comm_lib_version": "2.27.7", "version_major": 2, "version_minor": 10}
+    held = {"rank": ranks, "use": "chosen", "first_record_id": 0, "last_record_id": 0, "entries": 1} | schema
+    return Told(dumps=pl.DataFrame(held), groups=groups)
 
 
 def all_recorded(resolver: Resolver) -> bool:
