@@ -42,7 +42,7 @@ import polars as pl
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.late import because, in_all_steps, late_finding, late_rows, late_words
+from nccl_forensics.rules.common.late import because, in_all_steps, late_finding, late_rows, late_words, together
 from nccl_forensics.values.chances import tail
 from nccl_forensics.words import group_words, ranks_words, time_words, verb
 
@@ -90,7 +90,7 @@ def straggler(
     enqueued = [f for f in late if f.severity != "warning"]
     own = own_time.collect() if own_time is not None else None
     if own is not None:
-        enqueued = [f for f in enqueued if not _itself_waiting(own, f.ranks[0], margin)]
+        enqueued = _each_by_itself([f for f in enqueued if not _itself_waiting(own, f.ranks[0], margin)], own)
         enqueued = enqueued or list(_never_waiting(own, late_at_least, 2 * at_least, own_share, margin, _OTHER_CLOCKS))
         if unheld_calls is not None:
             enqueued = [_apart_from_waits(found, unheld_calls, thread_states) for found in enqueued]
@@ -260,6 +260,20 @@ _FEW_GAPS, _SOME_GAPS = 3, 4
 _PAIR, _LATE_MS = 2, 50.0
 _OTHER_CLOCKS = "the ranks are not on one host, so that their clocks differ"
 _OTHER_STEPS = "in the same steps without the profiler no rank waits"
+
+
+def _each_by_itself(found: list[Finding], own: pl.DataFrame) -> list[Finding]:
+    """One finding of several ranks that come late, each to a group of its own, where each takes twice as long by itself as any of the others,
+    which are more: none of them waits for another."""
+    first = list({f.ranks: f for f in reversed(found)}.values())[::-1]
+    slow = pl.col("rank").is_in([f.ranks[0] for f in first])
+    mine, others = own.filter(slow)["own_ms"], own.filter(~slow)["own_ms"]
+    if len(first) < _PAIR or not len(first) == len(mine) < len(others):
+        return found
+    if float(str(mine.min())) < _PAIR * float(str(others.max())):
+        return found
+    one = together(first, "keep the others of their groups waiting, each by itself")
+    return [replace(one, subject=("straggler", *one.subject[1:]))]
 
 
 def _itself_waiting(own: pl.DataFrame, rank: int, margin: float) -> bool:

@@ -7,6 +7,7 @@ import polars as pl
 from nccl_forensics.rules.straggler import straggler
 from nccl_forensics.views.lag import LAG, lag
 from nccl_forensics.views.late_ranks import LATE_RANKS
+from nccl_forensics.views.own_time import OWN_TIME
 from tests.views.frames import operations, rows
 
 MS = 10**6
@@ -50,20 +51,27 @@ def test_of_a_group_that_waits_for_the_one_that_works_with_others_outside_of_it_
     assert [f.ranks for f in straggler.check(late, bridges=apart.with_columns(rank=pl.lit(1, pl.Int32)))] == [(2,)]
 
 
-def beside_a_pair(lost_in_pair: float) -> list[tuple[int, ...]]:
-    """Ranks named of a mesh in which rank 2 is late to its column and rank 3 to its own, and this one loses so much to their row as well."""
+def beside_a_pair(lost_in_pair: float, *own_ms: float) -> list[tuple[int, ...]]:
+    """Ranks named of a mesh in which rank 2 is late to its column and rank 3 to its own, and this one loses so much to their row as well;
+    ``own_ms``: time that each rank takes by itself."""
     late = {"collectives": 20, "last_count": 15, "late_count": 15, "lost_ms": 3_000.0, "worst_ms": 200.0, "span_ms": 9_000.0}
     late |= {"members": 3, "median_ms": 100.0}
     alike = late | {"last_count": 2, "late_count": 0, "lost_ms": 20.0, "worst_ms": 10.0}
     columns = [{"group_key": f"column{c}", "rank": r, **(late if r in (2, 3) else alike)} for c in (0, 1) for r in (c, c + 2, c + 4)]
     row = [{**alike, "group_key": "row", "rank": 2, "members": 2}, {**late, "group_key": "row", "rank": 3, "members": 2}]
     row[1]["lost_ms"] = lost_in_pair
-    return [f.ranks for f in straggler.check(rows(LAG, *columns, *row))]
+    alone = [{"rank": r, "collectives": 60, "own_ms": ms, "span_ms": 9_000.0, "long_count": 9} for r, ms in enumerate(own_ms)]
+    return [f.ranks for f in straggler.check(rows(LAG, *columns, *row), own_time=rows(OWN_TIME, *alone) if alone else None)]
 
 
 def test_who_waited_in_one_group_for_the_rank_that_is_late_there_is_not_named_for_coming_late_to_another() -> None:
     assert beside_a_pair(2_900.0) == [(3,)]
     assert beside_a_pair(900.0) == [(2,), (3,)], "what it waited there is not what the others lose to it"
+
+
+def test_two_that_are_late_in_groups_of_their_own_are_told_together_where_both_alone_take_long_by_themselves() -> None:
+    assert beside_a_pair(900.0, 800.0, 900.0, 5_000.0, 5_200.0, 900.0, 1_000.0) == [(2, 3)]
+    assert beside_a_pair(900.0, 800.0, 900.0, 5_000.0, 5_200.0, 900.0, 3_000.0) == [(2,), (3,)], "another takes half as long"
 
 
 def test_one_late_arrival_in_twelve_is_quiet() -> None:

@@ -197,12 +197,12 @@ def stalled_or_late(
         for row in rows
     ]
     if len(late) > 1:
-        yield _together(late, f"keep the others of their groups waiting, each while {what}")
+        yield together(late, f"keep the others of their groups waiting, each while {what}")
     else:
         yield from late
 
 
-def _together(late: Sequence[Finding], words: str) -> Finding:
+def together(late: Sequence[Finding], words: str) -> Finding:
     """One finding of several, each about a rank that comes late for the same reason."""
     ranks = tuple(sorted(r for found in late for r in found.ranks))
     return replace(
