@@ -227,7 +227,9 @@ def _in_a_circle(case: _Case) -> Cause | None:
         # A stage that is a step ahead closes such a circle too: whoever left a call out need not stand in it alone.
         return Cause("group-deadlock", "low", f"{they}, some in sends and receives and some in collectives", cycle)
     if row.get("op") in P2P:
-        return Cause("p2p-deadlock", "high", f"{they}'s send or receive in a circle", cycle)
+        # Where all send first, or receive first, each is at fault; a longer circle of both may be of one that called a wrong peer.
+        sure = len(cycle) == _PAIR or row.get("odd") or not row.get("both_halves")
+        return Cause("p2p-deadlock", "high" if sure else "medium", f"{they}'s send or receive in a circle", cycle)
     if row.get("odd"):
         why = (
             f"it never entered {row['op']} #{row['seq']} and went on in another group; most ranks that have groups as it has did otherwise"

@@ -419,7 +419,8 @@ def _with_causes(scene: Scene, found: Found, tail: Mapping[int, str]) -> list[di
             continue
         if tuple(as_ranks(row.get("cycle"))) in circles:
             row = row | {"mixed": any(found[r].get("op") in P2P for r in as_ranks(row["cycle"]) if r in found)}
-        told = cause_of(rank, row | {"one_group": one}, stacks, tail.get(rank))
+        halves = {found[r].get("op") for r in as_ranks(row.get("cycle")) if r in found}
+        told = cause_of(rank, row | {"one_group": one, "both_halves": len(halves) > 1}, stacks, tail.get(rank))
         if told is not None:
             rows.append(_stall(rank, row, stacks.get(rank)) | with_unheard(told, rank, stacks, unheard)._asdict())
     return rows

@@ -1296,3 +1296,21 @@ def test_ranks_at_one_line_of_a_group_of_theirs_are_no_circle_where_nothing_is_s
 
     assert causes(4) == {"group-deadlock"}
     assert causes(5) == set()
+
+
+@pytest.mark.parametrize(
+    ("cycle", "more", "confidence"),
+    [
+        ([0, 1, 2], {"both_halves": True}, "medium"),
+        ([0, 1, 2], {"both_halves": False}, "high"),
+        ([0, 1, 2], {"both_halves": True, "odd": True}, "high"),
+        ([0, 1], {"both_halves": True}, "high"),
+    ],
+)
+def test_a_long_circle_of_sends_and_receives_may_be_of_one_that_called_a_wrong_peer(
+    cycle: list[int], more: dict[str, object], confidence: str
+) -> None:
+    row = {"kind": "cycle", "op": "recv", "cycle": cycle, "waiters": cycle, "seen_by": "progress", "domain": "fr"}
+    told = cause_of(0, row | more, {}, None)
+    assert told is not None
+    assert (told.cause, told.confidence) == ("p2p-deadlock", confidence)
