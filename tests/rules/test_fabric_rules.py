@@ -238,6 +238,23 @@ def test_marks_on_one_port_alone_that_hold_senders_back_are_a_loss():
     assert {f.severity for f in (*few, *alike)} == {"warning"}
 
 
+def interface_counter(name: str, value: int) -> pl.DataFrame:
+    return table("net_counters", {"source": 0, "host": "a", "interface": "eth2", "counter": name, "value": value})
+
+
+def test_a_host_that_pauses_its_switch_for_long_is_named_and_one_that_never_did_is_not():
+    [finding] = congestion.check(None, interface_counter("tx_pause_storm_warning_events", 12), HOSTS)
+    assert (finding.title, finding.hosts) == ("eth2 of a pauses the network: tx_pause_storm_warning_events 12", ("a",))
+    assert congestion.check(None, interface_counter("tx_pause_storm_warning_events", 0), HOSTS) == []
+
+
+def test_packets_beyond_the_allowance_of_an_instance_are_told_with_its_interface():
+    [finding] = loss(net=interface_counter("pps_allowance_exceeded", 5132))
+    assert finding.title == "eth2 of a ran into the limits of its instance: pps_allowance_exceeded 5132"
+    assert (finding.severity, finding.confidence, finding.hosts) == ("warning", "low", ("a",))
+    assert loss(net=interface_counter("pps_allowance_exceeded", 0)) == []
+
+
 def subnet(*mtus: int) -> list[Finding]:
     interfaces = [{"source": i, "host": f"h{i}", "name": "eth0", "mtu_bytes": m} for i, m in enumerate(mtus)]
     addresses = [

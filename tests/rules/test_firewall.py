@@ -16,9 +16,11 @@ def dropping(**more: object) -> dict[str, object]:
     return {**told, "port": 29500, "port_end": 29500, **more}
 
 
-def check(*rows: dict[str, object], port: str | None = None, peers: pl.LazyFrame | None = None) -> list[Finding]:
+def check(
+    *rows: dict[str, object], port: str | None = None, peers: pl.LazyFrame | None = None, probes: pl.LazyFrame | None = None
+) -> list[Finding]:
     environment = table("environment", {"name": "MASTER_PORT", "value": port}) if port else None
-    return firewall.check(table("firewall_rules", *rows), environment, None, peers, None)
+    return firewall.check(table("firewall_rules", *rows), environment, probes, peers, None)
 
 
 PEERS = table("net_addresses", {"host": "node8", "address": "10.0.0.12", "scope": "global", "source_id": 1})
@@ -30,6 +32,13 @@ def test_a_dropped_rendezvous_port_is_named_with_its_host() -> None:
     assert (finding.severity, finding.confidence, cited(finding)) == ("warning", "medium", [(0, 1)])
     [told] = check(dropping(port=6000, port_end=7000), port="6379")
     assert "TCP port 6379, the rendezvous port," in told.title
+
+
+def test_a_port_that_a_probe_did_not_reach_counts_as_one_of_the_job_and_one_that_it_reached_does_not() -> None:
+    rule = dropping(port=41000, port_end=42000)
+    [finding] = check(rule, probes=table("port_probes", {"host": "node8", "target": "node7", "port": 41234, "outcome": "timed-out"}))
+    assert "TCP port 41234, a port that a probe did not reach," in finding.title
+    assert check(rule, probes=table("port_probes", {"host": "node8", "target": "node7", "port": 41234, "outcome": "open"})) == []
 
 
 def test_packets_dropped_from_a_peer_and_a_rule_of_routing_that_refuses_one_are_named() -> None:

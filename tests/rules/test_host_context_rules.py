@@ -224,6 +224,8 @@ def test_a_host_that_lacks_a_module_of_the_others_is_named_with_what_it_is_for()
         (fact("node1", "clock", "offset", "3 s slow", -3.0), "environment-mismatch", "info"),
         (fact("node1", "bmc", "Critical Interrupt #0x12", "PCI SERR"), "pcie-degraded", "warning"),
         (fact("node1", "bmc", "Power Supply #0x51", "Failure detected"), "gpu-throttled", "warning"),
+        (fact("node1", "sensor", "Inlet Temp", "47 degrees C: ucr"), "gpu-throttled", "warning"),
+        (fact("node1", "sensor", "Fan 3", "0 RPM: lnr"), "gpu-throttled", "warning"),
         (fact("node1", "load", "iowait-percent", "73.0", 73.0), "host-stall", "warning"),
     ],
 )
@@ -238,6 +240,8 @@ def test_a_host_in_trouble_says_so_itself(row: dict[str, object], cause: str, se
         fact("node1", "clock", "synchronized", "yes"),
         fact("node1", "clock", "offset", "0.001 s fast", 0.001),
         fact("node1", "bmc", "Power Supply #0x51", "Presence detected"),
+        fact("node1", "sensor", "Inlet Temp", "24 degrees C: ok"),
+        fact("node1", "sensor", "Fan 3", "4200 RPM: nc"),
         fact("node1", "load", "iowait-percent", "3.0", 3.0),
     ],
 )
