@@ -69,7 +69,7 @@ def judged(
     runs = find_runs(store)
     step = (lambda done, total: progress("checking", done, total)) if progress is not None else None
     results = [judge_run(store, run, bundle.scratch, overrides, f"R{run.number}-" if len(runs) > 1 else "", step) for run in runs]
-    chosen = _choose(results)
+    chosen = chosen_of(results)
     name = title or ", ".join(Path(i).name or i for i in bundle.inputs)
     report = assemble([Path(i).name or i for i in bundle.inputs], name, store, results, chosen, bundle.quote)
     report["traits"] = traits(chosen, store)
@@ -140,14 +140,21 @@ def _has_job(store: Store) -> bool:
     return any(store.holds(table) for table in sorted(store.present - _SILENT - _FAILURES_ONLY))
 
 
-def _choose(results: Sequence[RunResult]) -> RunResult:
-    """The last run that failed of a known cause; else the last that failed; else the last with a loss; else the last."""
+def chosen_of(results: Sequence[RunResult]) -> RunResult:
+    """The last run that failed; else the last with a loss; else the last. Of the attempts of one launch those that failed of a known cause
+    come before those of which nothing tells why: other runs may be of another day, and tell nothing of the last one."""
     for severity in ("critical", "error"):
-        told = [r for r in results if r.verdict.root is not None and r.verdict.root.finding.severity == severity]
-        for bad in (told, [r for r in results if r.verdict.status == "unexplained"]):
-            if bad:
-                return bad[-1]
+        failed = [r for r in results if r.verdict.status == "unexplained" or _severity(r) == severity]
+        told = [r for r in failed if r.verdict.status != "unexplained"]
+        of_one_launch = all(r.run.attempt is not None for r in failed)
+        if failed:
+            return (told if told and of_one_launch else failed)[-1]
     return results[-1]
 
 
-__all__ = ["judge_run", "judged"]
+def _severity(result: RunResult) -> str | None:
+    root = result.verdict.root
+    return root.finding.severity if root is not None else None
+
+
+__all__ = ["chosen_of", "judge_run", "judged"]

@@ -5,8 +5,14 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.conclusions.runs import earlier_jobs, find_runs
+from nccl_forensics.analysis import chosen_of
+from nccl_forensics.conclusions.assemble import RunResult
+from nccl_forensics.conclusions.runs import Run, earlier_jobs, find_runs
+from nccl_forensics.conclusions.verdict import Verdict
+from nccl_forensics.model import Finding, Severity
+from nccl_forensics.rules import Found, all_rules
 from nccl_forensics.store import SOURCES, Store
+from nccl_forensics.views import Resolver
 from tests.rules.host_frames import table
 
 
@@ -160,3 +166,23 @@ def test_a_job_that_slurm_started_again_in_one_output_is_judged_by_its_last_star
 def test_the_steps_of_a_start_and_a_job_that_was_not_started_again_are_kept_together() -> None:
     assert kept_of_one_output(said(10, "failed", 101), requeued(20, 5, unit="STEP"), requeued(100, 6)) == [10, 20, 100]
     assert kept_of_one_output(said(10, "failed", 101), requeued(20, 5, ""), requeued(100, 40)) == [10, 20, 100]
+
+
+# ---- which run the verdict is of ----
+
+
+def came_to(number: int, severity: Severity | None, attempt: int | None = None, *, unexplained: bool = False) -> RunResult:
+    root = None if severity is None else Found("AA01-1", "f", all_rules()[0], Finding("a fault", severity=severity))
+    verdict = Verdict("unexplained" if unexplained else "explained" if root else "nothing-wrong", root, "low")
+    return RunResult(Run(number, frozenset(), frozenset(), attempt), Resolver(Store.from_frames({})), (), verdict, "")
+
+
+def test_the_last_run_that_failed_is_told_and_a_loss_only_where_none_failed() -> None:
+    assert chosen_of([came_to(0, "critical"), came_to(1, "critical"), came_to(2, "error")]).run.number == 1
+    assert chosen_of([came_to(0, "error"), came_to(1, None)]).run.number == 0
+    assert chosen_of([came_to(0, None), came_to(1, None)]).run.number == 1
+
+
+def test_an_attempt_whose_cause_is_known_is_told_before_a_later_one_without_but_a_run_of_another_day_is_not() -> None:
+    assert chosen_of([came_to(0, "critical", attempt=0), came_to(1, None, attempt=1, unexplained=True)]).run.number == 0
+    assert chosen_of([came_to(0, "critical"), came_to(1, None, unexplained=True)]).run.number == 1
