@@ -158,7 +158,7 @@ def odd_in_circle(
     # Whoever waits in a send or receive is held up there, and went on to nothing.
     held = {w for r in circle if found[r].get("op") in ("send", "recv") for w in as_ranks(found[r].get("in_group"))}
     if not odd or odd == circle or not odd.isdisjoint(held):
-        odd = _odd_in_sends(circle, operations, groups)
+        odd = _odd_in_sends(circle, operations, groups) or _with_a_new_peer(circle, operations)
     if not odd:
         return found
     return {r: row | {"odd": True} if r in odd else row for r, row in found.items() if r not in circle or r in odd}
@@ -182,6 +182,29 @@ def _odd_in_sends(circle: set[int], operations: pl.LazyFrame, groups: pl.LazyFra
         told = [(rank, posted_alike(made, key, rank, info)) for key, rank in asked]
     odd = {rank for rank, usual in told if usual is False}
     return odd if odd != circle and odd | {rank for rank, usual in told if usual} == circle else set()
+
+
+#: So many sends and receives tell with whom a rank exchanges anything: a step of a short pipeline has as many.
+_EXCHANGES = 16
+#: As many of them with one peer are no slip.
+_AS_EVER = 4
+
+
+def _with_a_new_peer(circle: set[int], operations: pl.LazyFrame) -> set[int]:
+    """The one of a circle that posted a single send or receive with a peer, which is not over, and many with others, where all others of the
+    circle exchanged with each of their peers as ever."""
+    halves = operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p") & pl.col("rank").is_in(sorted(circle)))
+    met = (
+        halves.filter(pl.col("op").is_in(["send", "recv"]) & pl.col("peer").is_not_null())
+        .group_by("rank", "group_key", "peer")
+        .agg(posted=pl.len(), over=pl.col("done").any())
+        .collect()
+    )
+    slip = (pl.col("posted") == 1) & ~pl.col("over").fill_null(value=False)
+    told = met.group_by("rank").agg(slips=slip.sum(), usual=(slip | (pl.col("posted") >= _AS_EVER)).all(), posted=pl.col("posted").sum())
+    told = told.filter(pl.col("usual") & (pl.col("posted") >= _EXCHANGES))
+    new = told.filter(pl.col("slips") > 0)["rank"].to_list()
+    return set(new) if len(new) == 1 and set(told["rank"].to_list()) == circle else set()
 
 
 def odd_stacks(stacks: dict[int, dict[str, object]], *, sure: bool = False) -> dict[int, dict[str, object]]:

@@ -755,6 +755,25 @@ def test_whoever_posted_other_sends_than_all_at_its_place_of_other_pipelines_is_
     assert odd(usual | {3: 9}, described=False) == {2, 3}, "nothing tells who stands at its place"
 
 
+def test_who_posted_one_send_to_a_peer_that_it_never_had_is_the_odd_one_of_a_circle() -> None:
+    far = progress({"pg:0": dict.fromkeys(range(3), (3, 2))})
+
+    def odd(**peers: list[int]) -> set[int]:
+        found = [
+            operations({rank: ["send"] * len(to)}, group="pg:7").with_columns(is_p2p=pl.lit(value=True), peer=pl.Series(to, dtype=pl.Int32))
+            for rank, to in enumerate(peers.values())
+        ]
+        return set(odd_in_circle(circle(0, 1, 2), far, pl.concat(found)))
+
+    usual = [0, 2] * 10
+    assert odd(first=[1] * 20 + [2], second=usual, third=[1] * 20) == {0}
+    everyone = {0, 1, 2}
+    assert odd(first=[1] * 20, second=usual, third=[1] * 20) == everyone
+    assert odd(first=[1] * 20 + [2] * 4, second=usual, third=[1] * 20) == everyone, "as ever"
+    assert odd(first=[1] * 20 + [2], second=usual, third=[1] * 20 + [0]) == everyone, "two of them"
+    assert odd(first=[1] * 3 + [2], second=[0, 2], third=[1]) == everyone, "too few to tell"
+
+
 def test_most_are_counted_among_ranks_that_have_the_same_groups() -> None:
     # Ranks 0 to 5 train and 6 to 9 sample; rank 7 is a call short in the sampling group, and ahead of the other three in that of all.
     everyone = dict.fromkeys(range(6), (3, 2)) | {6: (2, 2), 7: (3, 2), 8: (2, 2), 9: (2, 2)}
