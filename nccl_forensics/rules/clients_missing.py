@@ -75,7 +75,7 @@ def clients_never_joined(
     ranks = tuple(away["rank"].to_list()) if away is not None else ()
     rest = _not_among(endings, came, wanted) if endings is not None and gave_up and not ranks else ()
     place = next(iter(away["user_frame"].drop_nulls()), None) if away is not None else None
-    named = ranks or rest
+    named, highest = ranks or rest, tuple(range(came, wanted))
     who = ranks_words(named) if named else f"{missing} of {wanted} processes"
     yield Finding(
         title=f"{who} never came to the rendezvous: its store waited for {'it' if missing == 1 else 'them'} in vain{waits}",
@@ -101,7 +101,10 @@ def clients_never_joined(
         if rest
         else "Find the hosts on which nothing was started, or from which the master's port cannot be reached.",
         prevention="Let the launcher check that all nodes answer before it starts the job.",
-        would_refute=("the missing processes came after the timeout",),
+        would_refute=(
+            "the missing processes came after the timeout",
+            *(("the job was meant to be smaller than the number of ranks that all of them were told",) if rest == highest else ()),
+        ),
         actions=(
             Action("fix-code", ranks=ranks, where=place)
             if ranks and place
@@ -117,13 +120,12 @@ _MOST = 4096
 
 
 def _not_among(endings: pl.LazyFrame, came: int, wanted: int) -> tuple[int, ...]:
-    """The ranks that are missing where just as many as came say that they gave up there, or lost the store; nobody where only the highest number is, as the
-    number of ranks that all of them were told may be wrong as well."""
+    """The ranks that are missing where just as many as came say that they gave up there, or lost the store."""
     # The store goes with the process that hosts it, which gives up first; who lost it had come.
     came_there = pl.col("signature").is_in(["store-timeout", "store-closed"])
     said = endings.filter(came_there & (pl.col("rank") < wanted)).select("rank").unique().collect()
     known = set(said["rank"].to_list())
-    if len(known) != came or wanted - 1 not in known or wanted - came > _MOST:
+    if len(known) != came or wanted - came > _MOST:
         return ()
     return tuple(rank for rank in range(wanted) if rank not in known)
 
