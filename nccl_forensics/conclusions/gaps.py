@@ -225,10 +225,10 @@ def _without_stacks(resolver: Resolver, verdict: Verdict, outcome: str, named: l
     if blockers is None:
         return [], []
     ends = set(blockers.filter(pl.col("rank") < UNIDENTIFIED).select("rank").collect()["rank"].to_list())
-    states = resolver.get("thread_states")
+    states, stalls = resolver.get("thread_states"), resolver.get("stalls")
     have_stack: set[int] = set()
-    if states is not None:
-        have_stack = set(states.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    for rows in (states, stalls.filter(pl.col("stack_source_id").is_not_null()) if stalls is not None else None):
+        have_stack |= set(rows.select("rank").collect()["rank"].drop_nulls().to_list()) if rows is not None else set()
     sure = bool(named) and verdict.confidence == "high"
     cause = verdict.root.finding.cause if verdict.root is not None else None
     told = {r for r in named if r < UNIDENTIFIED}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.frames import has_rows
-from nccl_forensics.stacks.places import WAITING
+from nccl_forensics.stacks.places import WAITING, WAITING_ON_GPU
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.deaths import ended_themselves
 from nccl_forensics.views.gone_peers import FOUND_GONE
@@ -68,6 +68,36 @@ def telling(last_calls: pl.LazyFrame | None, gave_up: set[int]) -> dict[int, dic
     rows = last_calls.collect().iter_rows(named=True) if last_calls is not None else ()
     told = {row["rank"]: row for row in rows if row["witness"] == "stack" or row["place"] in WAITING}
     return {rank: row for rank, row in told.items() if row["place"] != "ended" or rank not in gave_up}
+
+
+#: How a rank is found that did not come to what others wait in, wherever it stands.
+_CAME_NOT = ("behind", "unseen")
+
+
+def left_over(
+    found: Found, stacks: Mapping[int, object], thread_states: pl.LazyFrame | None, job: set[int]
+) -> dict[int, dict[str, object]]:
+    """The stack of the one rank that all others wait for, where nothing tells the ranks of stacks: there is one of each rank of the job, and
+    all but one wait for others or for their GPU."""
+    if thread_states is None or len(found) != 1:
+        return {}
+    [(rank, row)] = found.items()
+    mains = thread_states.filter(pl.col("role").is_null()).collect()
+    waits = mains["place"].is_in([*WAITING, *WAITING_ON_GPU])
+    apart = mains.filter(~waits & (mains["place"] != "unknown"))
+    if rank in stacks or row["kind"] not in _CAME_NOT or mains.height != len(job) or apart.height != 1 or waits.sum() != mains.height - 1:
+        return {}
+    own = apart.row(0, named=True)
+    if own["rank"] is not None:
+        return {}
+    told = {
+        "rank": rank,
+        "witness": "stack",
+        "moved": own["moved"] if (own["samples"] or 1) > 1 else None,
+        "waits_from": False,
+        "reason": f"{own['reason']}; the file tells no rank, and no other of {mains.height} stacks is elsewhere than in a wait",
+    }
+    return {rank: own | told}
 
 
 def gave_up_waiting(rank_reports: pl.LazyFrame | None, watchdog: pl.LazyFrame | None, endings: pl.LazyFrame | None) -> bool:

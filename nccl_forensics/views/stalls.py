@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import polars as pl
 
@@ -38,7 +39,17 @@ from nccl_forensics.views.silences import in_one_half, silent, silent_watchdogs,
 from nccl_forensics.views.stack_pairs import beside_waiters, halted_alike
 from nccl_forensics.views.stall_causes import P2P, cause_of, with_unheard
 from nccl_forensics.views.stall_doubts import doubted
-from nccl_forensics.views.stall_scene import Found, Scene, at_a_moment, gave_up_waiting, gone, held_for_long, telling, waiting_shares
+from nccl_forensics.views.stall_scene import (
+    Found,
+    Scene,
+    at_a_moment,
+    gave_up_waiting,
+    gone,
+    held_for_long,
+    left_over,
+    telling,
+    waiting_shares,
+)
 from nccl_forensics.views.standing_apart import (
     advancing,
     gone_on,
@@ -90,6 +101,7 @@ def stalls(
     step_leads: pl.LazyFrame | None = None,
     inversions: pl.LazyFrame | None = None,
     training_steps: pl.LazyFrame | None = None,
+    thread_states: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock,
     collective-skipped or rank-died (its program is over). Ranks that died by their own fault are left out: their death says it all.
@@ -152,6 +164,7 @@ def stalls(
         # What their hosts wait for stands on the GPUs of those who took two groups the other way.
         held_up = set(inversions.filter(~pl.col("entered")).select(pl.col("others").explode()).collect()["others"].to_list())
         found = {rank: row for rank, row in found.items() if rank not in held_up}
+    scene = replace(scene, stacks=scene.stacks | left_over(found, scene.stacks, thread_states, scene.job() | scene.known()))
     tail = tails(calls, found) if calls is not None else {}
     if unpaired is not None:
         tail |= dict.fromkeys(held(unpaired, calls), "held")

@@ -19,7 +19,9 @@ from nccl_forensics.views.log_ends import _left_over
 from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.views.motion import MOTION
 from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
+from nccl_forensics.views.stack_views import THREAD_STATES
 from nccl_forensics.views.stall_causes import cause_of
+from nccl_forensics.views.stall_scene import left_over
 from nccl_forensics.views.stalls import _swapped, stalls
 from nccl_forensics.views.standing_apart import odd_in_circle
 from nccl_forensics.views.stuck import STUCK
@@ -91,6 +93,22 @@ def found(
 )
 def test_the_stack_of_the_rank_that_is_behind_names_the_cause(place: str, cause: str, confidence: str) -> None:
     assert found(blocker(), standing(r0="collective", r1="collective", r2=place)) == [(2, cause, confidence, "progress")]
+
+
+def test_the_only_stack_that_does_not_wait_is_that_of_the_rank_that_all_wait_for_where_no_file_tells_a_rank() -> None:
+    def told(*places: str, kind: str = "behind", job: int = 4, **more: object) -> list[int]:
+        mains = [{"pid": 100 + n, "place": place, "source_id": n, "reason": "frame 0"} for n, place in enumerate(places)]
+        mains[0] |= more
+        return sorted(left_over({2: {"kind": kind}}, {}, rows(THREAD_STATES, *mains), set(range(job))))
+
+    usual = ("collective", "data-loader", "cuda-sync", "p2p")
+    assert told(*usual) == [2]
+    assert told(*usual, rank=0) == [2], "some may be known"
+    assert told(*usual, kind="gpu") == []
+    assert told(*usual, job=5) == [], "a process without a stack"
+    assert told("lock", *usual[1:]) == []
+    assert told("unknown", *usual[1:]) == []
+    assert told(*usual, "data-loader", role="data-worker", job=4) == [], "two elsewhere"
 
 
 def test_a_partner_in_p2p_makes_the_deadlock_sure() -> None:
