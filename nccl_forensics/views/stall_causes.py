@@ -143,6 +143,8 @@ def _a_step_further(case: _Case) -> Cause | None:
 def _in_p2p(case: _Case) -> Cause | None:
     if case.stack is None or case.place != "p2p" or case.kind in ("gpu", "not-begun"):
         return None  # what its GPU has not done, and its peers' have, holds up whatever it enqueued after
+    if case.kind == "cycle" and case.row.get("op") in P2P and not case.row.get("mixed"):
+        return None  # records tell whom each send and receive is for
     if case.stack["op"] not in P2P and case.kind == "behind" and case.row.get("pending"):
         # A wait for a whole batch: that the walk ends at one whose own is open says that its partner is held up and not that it never
         # comes.

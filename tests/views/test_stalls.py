@@ -116,6 +116,13 @@ def test_a_partner_in_p2p_makes_the_deadlock_sure() -> None:
     assert frame.select("rank", "cause", "confidence", "partners").rows() == [(2, "p2p-deadlock", "high", [1])]
 
 
+def test_two_whose_records_show_that_they_wait_for_each_other_are_no_more_doubtful_for_a_third_that_stands_in_the_other_half() -> None:
+    stacks = {r: {"place": "p2p", "op": op, "user_frame": "exchange (train.py:15)"} for r, op in ((1, "recv"), (2, "send"), (3, "send"))}
+    told = cause_of(2, {"kind": "cycle", "op": "send", "cycle": [2, 3], "seen_by": "progress"}, stacks, None)
+    assert told is not None
+    assert (told.cause, told.confidence, list(told.partners)) == ("p2p-deadlock", "high", [2, 3])
+
+
 def test_two_in_the_same_half_may_both_wait_for_a_third_where_stacks_are_all_there_is() -> None:
     waits = {"place": "p2p", "op": "recv", "user_frame": "exchange (train.py:15)"}
     stacks = {1: waits, 2: waits, 3: waits | {"place": "collective", "op": "all_reduce"}}
