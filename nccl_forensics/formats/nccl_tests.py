@@ -1,9 +1,9 @@
-"""Output of nccl-tests and rccl-tests, as text (all layouts since those of NCCL 1, also inside Markdown and launcher logs), as JSON (``-J``) and as
-rccl-tests' lines of JSON (``-Z json``).
+"""Output of nccl-tests and rccl-tests, as text (all layouts since those of NCCL 1, also inside Markdown and launcher logs), as JSON
+(``-J``) and as rccl-tests' lines of JSON (``-Z json``).
 
 Rows are read by the names in their header: the leading columns differ per test and version, ``error`` became ``#wrong`` in 2022, and
-options add columns. Rows without a header are those of the layout since 2022, if their types, counts and sizes agree. What is read is checked by the tool's own definition: bus bandwidth over algorithm bandwidth is a known factor.
-"""
+options add columns. Rows without a header are those of the layout since 2022, if their types, counts and sizes agree. What is read is
+checked by the tool's own definition: bus bandwidth over algorithm bandwidth is a known factor."""
 
 from __future__ import annotations
 

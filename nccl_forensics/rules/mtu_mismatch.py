@@ -1,8 +1,8 @@
 """MTUs differ along a path, so that small messages pass and large ones do not.
 
 ## What it finds
-Interfaces of one subnet (of one name where no address is listed), or RDMA ports of the same name (or number, in NCCL's logs), with different MTUs on different hosts; pings of full size that a router or the
-own interface refuses, or that vanish while small ones return.
+Interfaces of one subnet (of one name where no address is listed), or RDMA ports of the same name (or number, in NCCL's logs), with
+different MTUs on different hosts; pings of full size that a router or the own interface refuses, or that vanish while small ones return.
 
 ## Why it matters
 The connection comes up, the bootstrap works, and the first large transfer hangs: it looks like a hang of the program.

@@ -3,8 +3,8 @@
 ## What it finds
 Ranks that had joined the communicator, and whose connections other processes found closed or refused while they themselves went on working:
 no line is left of the rank, its lines end before a collective that these peers entered, it alone of those that went tells of no error, RAS
-declared it dead, processes of its host lost it and nobody else, it ended its communicator long before the last collective, or all of its host lack the end of a communicator that all others aborted. A job that is stopped as a whole ends without
-such lines.
+declared it dead, processes of its host lost it and nobody else, it ended its communicator long before the last collective, or all of its
+host lack the end of a communicator that all others aborted. A job that is stopped as a whole ends without such lines.
 
 ## Why it matters
 Whatever its peers say later follows from this: they wait for, or fail on, a process that is no more. Why it ended only its own output, the

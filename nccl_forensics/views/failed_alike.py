@@ -58,9 +58,9 @@ def ended_by(
     ended: list[dict[str, object]],
     further: int,
 ) -> list[dict[str, object]]:
-    """Who of a source ended by ``best``, if all at its end that has a cause of its own (``own``) is that, and it stands there ``further`` times
-    beside once for each that ``ended``: these, and those whom the launcher told to end when it saw the first, where at least half of them, and no more, raised it
-    too."""
+    """Who of a source ended by ``best``, if all at its end that has a cause of its own (``own``) is that, and it stands there ``further``
+    times beside once for each that ``ended``: these, and those whom the launcher told to end when it saw the first, where at least half of
+    them, and no more, raised it too."""
     if not ended or {words_of(row) for row in own} != {words_of(best)} or further < 0:
         return []
     told = [w for w in people.values() if w["source_id"] == best["source_id"] and w["signal"] == "SIGTERM" and w["signature"] is None]

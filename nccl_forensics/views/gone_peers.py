@@ -32,16 +32,15 @@ def gone_peers(
     on), ``left`` (its lines end before a collective that its peers entered, and one of these lost the connection to it before it called its
     last), ``lost`` (its lines end before a collective that its peers entered, it alone of those tells of no error, and one that talks over
     the network to no other process of its host failed for a lost connection to that host, or one gave up connecting to that host, where a
-    port was refused after the bootstrap), or ``refused`` (a connection to a process of the
-    communicator is refused after the bootstrap, in which each had opened its port,
-    and the lines of all others but one are there), or ``silent`` (processes of its host lost the connection to it, others failed for lost
-    connections alone, and it is the one among those that went which tells of no error), or ``dead`` (the RAS threads of peers declared its
-    address dead), or ``first`` (processes of its host lost the connection to it and to no other that stayed), or ``unended`` (all of its host
-    lack the end of the communicator, which all of the other hosts aborted, and it lost none of them), or ``ended`` (it ended the
-    communicator, without an error, two collectives or more before the last one that peers entered, most of which have not). A process that was stopped with all the others also loses
-    connections, but writes nothing after that, and one that comes to its end with several others, as jobs do that are done, nothing but the
-    end of its communicator; those that end one after the other all lose each other.
-    """
+    port was refused after the bootstrap), or ``refused`` (a connection to a process of the communicator is refused after the bootstrap, in
+    which each had opened its port, and the lines of all others but one are there), or ``silent`` (processes of its host lost the connection
+    to it, others failed for lost connections alone, and it is the one among those that went which tells of no error), or ``dead`` (the RAS
+    threads of peers declared its address dead), or ``first`` (processes of its host lost the connection to it and to no other that stayed),
+    or ``unended`` (all of its host lack the end of the communicator, which all of the other hosts aborted, and it lost none of them), or
+    ``ended`` (it ended the communicator, without an error, two collectives or more before the last one that peers entered, most of which
+    have not). A process that was stopped with all the others also loses connections, but writes nothing after that, and one that comes to
+    its end with several others, as jobs do that are done, nothing but the end of its communicator; those that end one after the other all
+    lose each other."""
     rows: list[dict[str, object]] = []
     joined = set(bootstrapped.select("comm_key").collect()["comm_key"].to_list())
     # Up to 2.18 the only line of a communicator is the one that says that it came up.

@@ -29,10 +29,10 @@ def job_signs(
     groups: pl.LazyFrame | None,
     done: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per rank of the job, also of one that left nothing (a number below another's, or below the size of a group), with the ``sign`` that tells of it before all others, if any does:
-    ``gpu`` (it says that its GPU failed it), ``taken`` (killed, or gone without a word), ``died`` (another end of its own), ``stands`` (the
-    others wait for it), ``parted`` (it surely made other calls than its peers). Whoever only waited, or was told to end, has none.
-    A row without a rank tells that there was a job, which ended well (view ``done``)."""
+    """One row per rank of the job, also of one that left nothing (a number below another's, or below the size of a group), with the
+    ``sign`` that tells of it before all others, if any does: ``gpu`` (it says that its GPU failed it), ``taken`` (killed, or gone without a
+    word), ``died`` (another end of its own), ``stands`` (the others wait for it), ``parted`` (it surely made other calls than its peers).
+    Whoever only waited, or was told to end, has none. A row without a rank tells that there was a job, which ended well (view ``done``)."""
     signs: dict[int, str] = {}
 
     def note(ranks: list[object], sign: str) -> None:

@@ -45,16 +45,15 @@ def late_ranks(
     ``lost_share`` is its share of all time lost in the group, ``worst_ms`` what was lost in one collective alone, ``window_share`` that
     loss as a share of its trace and ``habit_share`` what is left of that without the step that lost most (one long start is no habit; null
     where steps are not marked), ``p_value`` the chance of so many last places if all were alike. ``own_share``, where ranks are in several
-    groups or send to each other: by how much less of the time its communication runs alone than that of its peers in the group, as a share of the loss. Who
-    itself takes longer waits less in all of its groups; who was kept by another group waits there instead. Collectives of one step are no
-    trials of their own where one long batch makes a rank late to all of them: ``step_chance`` is the chance that one rank of the job costs
-    most in so many (``last_steps``) of the ``slow_steps``, those in which half as much is lost as it usually costs (null where steps are
-    not marked); ``group_step_chance`` is that within its group alone, where another one of the job may cost more. ``reason`` is compute,
-    memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the loss (null where nothing stands out; what lies before a step's
-    first operator is host where the trace shows the data loader in ranges of its own); ``span_record`` points at its longest range of that
-    kind. Groups that the traces do not name are left out where the job has several: their collectives may have been matched over groups.
-    ``on_gpu``: its trace is of a GPU, which its host runs ahead of. Whether a row is a finding, rules say.
-    """
+    groups or send to each other: by how much less of the time its communication runs alone than that of its peers in the group, as a share
+    of the loss. Who itself takes longer waits less in all of its groups; who was kept by another group waits there instead. Collectives of
+    one step are no trials of their own where one long batch makes a rank late to all of them: ``step_chance`` is the chance that one rank
+    of the job costs most in so many (``last_steps``) of the ``slow_steps``, those in which half as much is lost as it usually costs (null
+    where steps are not marked); ``group_step_chance`` is that within its group alone, where another one of the job may cost more.
+    ``reason`` is compute, memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the loss (null where nothing stands out;
+    what lies before a step's first operator is host where the trace shows the data loader in ranges of its own); ``span_record`` points at
+    its longest range of that kind. Groups that the traces do not name are left out where the job has several: their collectives may have
+    been matched over groups. ``on_gpu``: its trace is of a GPU, which its host runs ahead of. Whether a row is a finding, rules say."""
     several = int(trace_ranks.select(pl.col("groups").max().fill_null(1)).collect().item() or 1) > 1
     rows = trace_lag.with_columns(
         all_lost=pl.col("lost_ms").sum().over("group_key"), all_window=pl.col("window_ms").median().over("group_key")

@@ -361,8 +361,8 @@ def progress(
 
 
 def cut_rings(dumps: pl.LazyFrame | None) -> dict[int, int]:
-    """Ranks whose rings have lost their oldest entries, and the number of the first that is left. A recorder that was asked for what is open alone leaves gaps between the numbers
-    instead."""
+    """Ranks whose rings have lost their oldest entries, and the number of the first that is left. A recorder that was asked for what is
+    open alone leaves gaps between the numbers instead."""
     if dumps is None:
         return {}
     whole = pl.col("last_record_id") - pl.col("first_record_id") + 1 == pl.col("entries")

@@ -111,8 +111,8 @@ def pair_edges(
     """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``info`` has the rows of
     ``groups`` by domain and key, ``seen`` the (domain, rank) of which there is evidence at all: of others it is not known what they posted.
     A rank of ``gpus``, whose GPU has not done what its peers' have, waits for nobody in what it enqueued behind that. The rings of ``cut``
-    have lost their oldest entries before this one: of a batch at their beginning the other calls may be among these, so that nobody is seen to wait in
-    it."""
+    have lost their oldest entries before this one: of a batch at their beginning the other calls may be among these, so that nobody is seen
+    to wait in it."""
     left = unfinished(calls)
     if left is None:
         return []
