@@ -343,7 +343,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         SETTINGS,
         "Do all ranks run the same versions, on like hosts?",
-        "version-mismatch host-differs",
+        "version-mismatch host-differs other-versions",
         "nccl_versions host_facts",
         "NCCL_DEBUG=VERSION; nvidia-smi; uname -a",
     ),

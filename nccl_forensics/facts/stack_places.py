@@ -156,8 +156,9 @@ HINT_CLASSES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "data-loader",
         re.compile(
-            r"(?:^|\.)_*(?:(?:\w*(?:Data|Batch|Sample|Token|Text|Image|Video|Audio|Shard|Corpus|Train|Input|Record|Prefetch))?Loader"
-            r"|\w*Dataset|\w*(?:Tokenizer|Collator|Prefetcher)|Data(?:Module|Pipe|Pipeline)|\w*(?:Data|Batch|Sample|Shard|Record|Corpus)(?:Reader|Source|Stream|Iterator))\.\w+$"
+            r"(?:^|\.)_{0,2}(?:(?:\w*(?:Data|Batch|Sample|Token|Text|Image|Video|Audio|Shard|Corpus|Train|Input|Record|Prefetch))?Loader"
+            r"|\w*Dataset|\w*(?:Tokenizer|Collator|Prefetcher)|Data(?:Module|Pipe|Pipeline)"
+            r"|\w*(?:Data|Batch|Sample|Shard|Record|Corpus)(?:Reader|Source|Stream|Iterator))\.\w+$"
         ),
     ),
 )
