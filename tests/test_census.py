@@ -19,6 +19,7 @@ from nccl_forensics.conclusions.census import (
     measured,
     none_found_at_work,
     only_looked_at,
+    people_of,
     reached_largest_size,
     recorded_by_all,
     stood_still,
@@ -27,7 +28,10 @@ from nccl_forensics.conclusions.census import (
 from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.late_ranks import LATE_RANKS
+from nccl_forensics.views.stack_views import THREAD_STATES
+from nccl_forensics.views.stalls import STALLS
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
@@ -417,3 +421,16 @@ def test_the_name_of_a_file_does_not_tell_the_size_of_a_job_whose_processes_prin
     case = analyze([tmp_path], engine=InlineEngine()).report["case"]
     assert isinstance(case, dict)
     assert (case["world_size"], case["ranks_seen"]) == (size, seen)
+
+
+def test_the_process_whose_stack_is_that_of_a_stalled_rank_is_that_rank_s_also_where_no_file_says_so() -> None:
+    told = Told(
+        processes=rows(PROCESSES_SCHEMA, {"rank": 0, "host": "node1", "pid": 10}, {"pid": 42}).collect(),
+        stalls=rows(STALLS, {"rank": 5, "stack_source_id": 7, "stack_line_no": 4}).collect(),
+        thread_states=rows(THREAD_STATES, {"pid": 42, "source_id": 7, "line_no": 4}, {"pid": 43, "source_id": 8, "line_no": 4}).collect(),
+        source_hosts=pl.DataFrame({"source_id": [7], "host": ["node2"]}, schema={"source_id": pl.UInt32(), "host": pl.String()}),
+    )
+    people = people_of(told)
+    assert {rank: (row["host"], row["pid"]) for rank, row in people.items()} == {0: ("node1", 10), 5: ("node2", 42)}
+    known = Told(**told._given | {"thread_states": rows(THREAD_STATES, {"rank": 5, "pid": 42, "source_id": 7, "line_no": 4}).collect()})
+    assert set(people_of(known)) == {0}, "whose rank its file tells stands among the processes"

@@ -9,6 +9,7 @@ import polars as pl
 from nccl_forensics.frames import has_rows
 from nccl_forensics.stacks.places import LOADING, WAITING
 from nccl_forensics.views import Resolver
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.log_ends import copied_in_part
 from nccl_forensics.views.matching import of_nccl
 from nccl_forensics.words import UNIDENTIFIED
@@ -30,12 +31,29 @@ class Census:
 
 
 def people_of(resolver: Resolver) -> dict[int, dict[str, object]]:
-    """Processes by global rank."""
+    """Processes by global rank; among them those whose stack is that of a rank that others wait for, whatever told so."""
     frame = resolver.get("processes")
     if frame is None:
         return {}
     rows = frame.filter(pl.col("rank").is_not_null()).sort("rank", "proc").collect()
-    return {row["rank"]: row for row in rows.iter_rows(named=True)}
+    return _by_their_stacks(resolver) | {row["rank"]: row for row in rows.iter_rows(named=True)}
+
+
+def _by_their_stacks(resolver: Resolver) -> dict[int, dict[str, object]]:
+    states = resolver.get("thread_states")
+    nameless = states.filter(pl.col("rank").is_null()).select("source_id", "line_no", "pid", "host") if states is not None else None
+    stalls, hosts = (resolver.get(name) if has_rows(nameless) else None for name in ("stalls", "source_hosts"))
+    if nameless is None or stalls is None or hosts is None:
+        return {}
+    told = (
+        stalls.select("rank", source_id="stack_source_id", line_no="stack_line_no").drop_nulls().join(nameless, on=["source_id", "line_no"])
+    )
+    placed = told.join(hosts.select("source_id", of="host").unique("source_id"), on="source_id", how="left").collect()
+    return {
+        row["rank"]: dict.fromkeys(PROCESSES_SCHEMA)
+        | {"rank": row["rank"], "pid": row["pid"], "host": row["host"] or row["of"], "source_id": row["source_id"]}
+        for row in placed.iter_rows(named=True)
+    }
 
 
 def strangers(resolver: Resolver) -> int:
