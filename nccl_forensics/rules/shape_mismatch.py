@@ -52,6 +52,7 @@ def shape_mismatch(
 
 
 #: Bytes alone do not tell a size from a type; the framework's own comparison before each collective does.
+_DETAIL = "Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts."
 _COMPARE = Action("collect-more", command="TORCH_DISTRIBUTED_DEBUG=DETAIL")
 
 
@@ -154,7 +155,7 @@ def _of_the_only_other(sender: pl.DataFrame, aborted: pl.DataFrame, ranks: tuple
         subject=("gloo-size", "all but one"),
         evidence=(*cite(lines, "received data size does not match"), *cite(sender, "how the one that did not abort ended")),
         remedy=f"Compare what {ranks_words(who)} calls, and its tensor's shape and type, with the others at the collective where they aborted.",
-        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+        prevention=_DETAIL,
         would_refute=(f"a Flight Recorder dump of {ranks_words(who)} with the operation and the sizes of the others",),
         actions=(Action("fix-code", ranks=who, confidence="medium"), _COMPARE),
         alternatives=(
@@ -224,7 +225,7 @@ def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines
             *cite(odd, "the last operation of the others"),
         ),
         remedy=f"Find the branch by which rank {rank} passes {odd['last_call_site'][0]} without the call.",
-        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+        prevention=_DETAIL,
         would_refute=(f"a Flight Recorder dump of rank {rank} that holds {waited}",),
         actions=(Action("fix-code", ranks=(rank,), confidence="medium", where=str(own["user_frame"])), _COMPARE),
         alternatives=(
@@ -269,7 +270,7 @@ def _a_step_further(
         subject=("gloo-size", "a step further"),
         evidence=(*cite(leads, "the step that the others have not told"), *cite(lines, "received data size does not match")),
         remedy=f"Find the branch by which {ranks_words(who)} passes {where} without the call.",
-        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+        prevention=_DETAIL,
         would_refute=("lines of the others that were lost with their buffers, and tell the same step",),
         actions=(Action("fix-code", ranks=who, confidence="medium", where=where), *(() if passed else (_COMPARE,))),
         alternatives=(("shape-mismatch", who, "with another size in a call that all make nobody gets a step further"),),
@@ -383,7 +384,7 @@ def _before_the_exchange(left: pl.DataFrame) -> Finding:
             *cite([{"source_id": row["said_source_id"], "line_no": row["said_line_no"]}], "received data size does not match"),
         ),
         remedy=f"Find the branch by which {ranks_words(who)} comes to {row['call_site'] or 'this call'} without the {row['op']} before it.",
-        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+        prevention=_DETAIL,
         would_refute=(f"a Flight Recorder dump of one of {receivers} with the sizes of {ranks_words(who)}",),
         actions=(Action("fix-code", ranks=who, confidence="medium", where=row["call_site"]), _COMPARE),
         alternatives=(("shape-mismatch", who, "another size at this position leaves the same message"),),
@@ -425,7 +426,7 @@ def _by_length(found: pl.DataFrame, last_calls: pl.LazyFrame | None) -> Finding:
             *cite(found.select("source_id", "record").unique(maintain_order=True), "what it was sent"),
         ),
         remedy=f"Find what {who} does otherwise than the others at {row['call_site'] or 'that collective'}.",
-        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+        prevention=_DETAIL,
         would_refute=(f"a Flight Recorder dump of rank {row['receiver']} that holds {waited} in the size of the others",),
         # A comparison of calls tells nothing of gradients that never came.
         actions=(

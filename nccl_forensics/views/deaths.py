@@ -177,7 +177,7 @@ def endings(
         if who["signal"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None}, signal="SIGSEGV")
     # Of a job that ended well a log that stops early is one that was copied in part.
-    over = done is not None and has_rows(done)
+    over = has_rows(done)
     for row in vanished(comms, roster.where, progress, nccl_notes, nccl_errors, processes).values() if not over else ():
         who = roster.person(row["rank"], row["pid"])
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:

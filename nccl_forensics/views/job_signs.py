@@ -68,7 +68,7 @@ def job_signs(
     least = max((n for n in (*sizes, *(rank + 1 for rank in {*known, *signs})) if n is not None and n <= UNIDENTIFIED), default=0)
     for rank in {*signs, *range(min(least, _MOST))}:
         known.setdefault(rank, {"rank": rank})
-    if not known and done is not None and has_rows(done):
+    if not known and has_rows(done):
         return pl.DataFrame([dict.fromkeys(JOB_SIGNS)], schema=JOB_SIGNS).lazy()
     out = [dict.fromkeys(JOB_SIGNS) | row | {"sign": signs.get(rank)} for rank, row in sorted(known.items())]
     return pl.DataFrame(out, schema=JOB_SIGNS).lazy()

@@ -30,13 +30,8 @@ def last_calls(thread_states: pl.LazyFrame | None, raised: pl.LazyFrame | None, 
         callers = states.filter(pl.col("place").is_in(WAITING))["frames"].to_list()
         waiting = {line_of_code(frame)[0::2] for frames in callers for frame in frames or ()}
         for row in states.iter_rows(named=True):
-            moved = row["moved"] if (row["samples"] or 1) > 1 else None
             here = row["place"] == "user-code" and row["user_frame"] is not None and line_of_code(row["user_frame"])[0::2] in waiting
-            found[row["rank"]] = {name: row[name] for name in LAST_CALLS if name in row} | {
-                "witness": "stack",
-                "moved": moved,
-                "waits_from": here,
-            }
+            found[row["rank"]] = by_stack(row, waits_from=here)
     if raised is not None:
         framed = raised.filter(pl.col("frames").is_not_null()).collect()
         _known_waits(found, framed)
@@ -66,6 +61,13 @@ def last_calls(thread_states: pl.LazyFrame | None, raised: pl.LazyFrame | None, 
             told = {name: row[name] for name in ("rank", "op", "user_frame", "reason", "source_id", "record")}
             found.setdefault(row["rank"], told | {"place": "collective", "witness": "record", "moved": False, "line_no": None})
     return pl.DataFrame([found[r] for r in sorted(found)], schema=LAST_CALLS, infer_schema_length=None).lazy()
+
+
+def by_stack(state: Mapping[str, object], *, waits_from: bool = False) -> dict[str, object]:
+    """The row of a process by its main thread as in ``thread_states``; one sample tells no motion."""
+    samples = state["samples"]
+    moved = state["moved"] if isinstance(samples, int) and samples > 1 else None
+    return {name: state[name] for name in LAST_CALLS if name in state} | {"witness": "stack", "moved": moved, "waits_from": waits_from}
 
 
 def _begun(found: Mapping[int, Mapping[str, object]]) -> set[int]:

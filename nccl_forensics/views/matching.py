@@ -341,7 +341,8 @@ def progress(
         alone = dumps is not None and _open_alone(calls.telling, dumps)
         seen = _seen_progress(calls, fr_status, fr_pg_names, dumps, shared_names, sent, alone)
         ended = pl.col("last_done").is_not_null().any().over("domain", "group_key")
-        cut, full = cut_rings(dumps), pl.col("rank").is_in(sorted(_full_rings(dumps)))
+        cut = cut_rings(dumps)
+        full = pl.col("rank").is_in(sorted(_full_rings(dumps, cut)))
         marked = (pl.col("domain") == _RECORDED) & (ended | alone)
         known = pl.when(marked & ~_begins_open(cut) & ~(full & alone)).then(pl.col("first_pending") - 1)
         seen = seen.with_columns(before=known, most=pl.max_horizontal(known, "last_done").max().over("domain", "group_key"))
@@ -370,10 +371,9 @@ def cut_rings(dumps: pl.LazyFrame | None) -> dict[int, int]:
     return dict(lost.group_by("rank").agg(pl.col("first_record_id").min()).collect().iter_rows())
 
 
-def _full_rings(dumps: pl.LazyFrame | None) -> set[int]:
+def _full_rings(dumps: pl.LazyFrame | None, cut: Mapping[int, int]) -> set[int]:
     """Of the ranks whose rings may have lost their oldest entries, those that hold as many as any: how many have room is what the fullest
     of them shows."""
-    cut = cut_rings(dumps)
     if dumps is None or not cut:
         return set()
     chosen = dumps.filter((pl.col("use") == "chosen") & of_nccl())

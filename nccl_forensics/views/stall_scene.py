@@ -12,6 +12,7 @@ from nccl_forensics.stacks.places import WAITING, WAITING_ON_GPU
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.deaths import ended_themselves
 from nccl_forensics.views.gone_peers import FOUND_GONE
+from nccl_forensics.views.last_calls import by_stack
 from nccl_forensics.views.looks import standing
 from nccl_forensics.views.motion import advances
 
@@ -90,14 +91,8 @@ def left_over(
     own = apart.row(0, named=True)
     if own["rank"] is not None:
         return {}
-    told = {
-        "rank": rank,
-        "witness": "stack",
-        "moved": own["moved"] if (own["samples"] or 1) > 1 else None,
-        "waits_from": False,
-        "reason": f"{own['reason']}; the file tells no rank, and no other of {mains.height} stacks is elsewhere than in a wait",
-    }
-    return {rank: own | told}
+    reason = f"{own['reason']}; the file tells no rank, and no other of {mains.height} stacks is elsewhere than in a wait"
+    return {rank: by_stack(own | {"rank": rank, "reason": reason})}
 
 
 def gave_up_waiting(rank_reports: pl.LazyFrame | None, watchdog: pl.LazyFrame | None, endings: pl.LazyFrame | None) -> bool:
