@@ -47,6 +47,7 @@ def test_figures_of_two_sets_together_stand_with_the_first() -> None:
         _SET.format(1, 3, "rihgt = 2"),
         _SET.format(1, 3, "right = 2") * 2,
         _SET.format(1, 3, "right = 2").replace('"a"', '"b"'),
+        _SET.format(1, 3, "right = 2") + 'note = "one was made again."\n',
     ],
 )
 def test_a_row_that_contradicts_itself_is_refused(row: str) -> None:

@@ -97,6 +97,9 @@ def families(text: str | None = None) -> list[Family]:
 def _set(data: Mapping[str, Any]) -> Set:
     if odd := data.keys() - {"id", "family", "what", "incidents", "first", "now", "note", "part_of"}:
         raise ValueError(f"{data['id']}: no such name: {', '.join(sorted(odd))}")
+    note = data.get("note", "")
+    if note.rstrip().endswith("."):
+        raise ValueError(f"{data['id']}: the full stop of a note is set by its table")
     now = data.get("now")
     return Set(
         data["id"],
@@ -104,7 +107,7 @@ def _set(data: Mapping[str, Any]) -> Set:
         data["what"],
         _look(data["id"], data["first"], data["incidents"]),
         _look(data["id"], {k: v for k, v in now.items() if k != "of"}, now.get("of", data["incidents"])) if now else None,
-        data.get("note", ""),
+        note,
         data.get("part_of", ""),
     )
 
