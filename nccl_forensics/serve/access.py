@@ -22,7 +22,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nccl_forensics.serve.arrivals import drain
+from nccl_forensics.serve.arrivals import Incoming, drain
 from nccl_forensics.serve.clock import DAY_MS, now_ms
 from nccl_forensics.serve.database import Database
 
@@ -118,7 +118,7 @@ class Guard:
             return
         if scope["type"] != "http":
             return
-        headers = Headers(scope=scope)
+        headers, incoming = Headers(scope=scope), Incoming(receive)
         path: str = scope["path"]
 
         async def send_with_headers(message: Message) -> None:
@@ -130,8 +130,8 @@ class Guard:
 
         refused = self._refusal(scope["method"], path, scope.get("query_string", b"").decode("latin-1"), headers)
         if refused is not None:
-            await drain(headers, receive)
-        await (refused or self.app)(scope, receive, send_with_headers)
+            await drain(headers, incoming)
+        await (refused or self.app)(scope, incoming, send_with_headers)
 
     def _refusal(self, method: str, path: str, query: str, headers: Headers) -> Response | None:
         if path == "/healthz":
@@ -174,7 +174,10 @@ def foreign(headers: Headers) -> bool:
     if site is not None and site not in ("same-origin", "none"):
         return True
     origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    try:
+        return origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    except ValueError:  # no address at all
+        return True
 
 
 def cookie_of(headers: Headers) -> str | None:

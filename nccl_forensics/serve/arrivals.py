@@ -19,7 +19,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from nccl_forensics.serve.folders import Folders, Names
 from nccl_forensics.serve.incidents import EvidenceFile
@@ -37,21 +37,34 @@ class ClientGone(Exception):
     """The client closed the connection; nobody is there to be answered."""
 
 
+@dataclass(slots=True)
+class Incoming:
+    """The messages of a call as they come. ``whole``: all of its body has, and what may follow is that the client goes."""
+
+    receive: Receive
+    whole: bool = False
+
+    async def __call__(self) -> Message:
+        """The next message."""
+        message = await self.receive()
+        self.whole = message["type"] != "http.request" or not message.get("more_body")
+        return message
+
+
 async def drain(headers: Headers, receive: Receive) -> None:
     """Read on for a moment before a call is refused: a connection that is closed on a client that still sends loses the answer.
 
-    A client that asked whether it should send at all (``Expect``) is told no by the answer itself.
+    A client that asked whether it should send at all (``Expect``) is told no by the answer itself, and one that has sent all of its body
+    waits for nothing but the answer.
     """
+    assert isinstance(receive, Incoming)  # the guard in front of everything hands it on
     if "100-continue" in headers.get("expect", "").lower():
         return
     left = _DRAIN_BYTES
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DRAIN_SECONDS):
-            while left > 0:
-                message = await receive()
-                left -= len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body"):
-                    return
+            while left > 0 and not receive.whole:
+                left -= len((await receive()).get("body", b""))
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,9 +10,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
+from starlette.types import Message
 
 from nccl_forensics.errors import UsageError
 from nccl_forensics.serve.access import Sessions, host_name, local_hosts, safe_target
+from nccl_forensics.serve.arrivals import Incoming, drain
 from nccl_forensics.serve.database import Database
 from nccl_forensics.serve.server import check_reach
 from nccl_forensics.serve.settings import Settings, is_loopback, read_token
@@ -48,6 +52,21 @@ def test_a_refused_upload_gets_its_answer_while_it_still_sends(guarded: Running)
         answer = anyone.post("/api/incidents", files={"file": ("x", b"x" * (4 << 20))})
         assert (answer.status_code, answer.json()["code"]) == (401, "no-token")
     assert guarded.client.post("/api/incidents", content=b"x" * (4 << 20), headers={"Content-Type": "text/plain"}).status_code == 415
+
+
+def test_a_refusal_does_not_wait_for_a_client_that_has_sent_all_of_its_body() -> None:
+    messages = [{"type": "http.request", "body": b"abc", "more_body": True}, {"type": "http.request", "body": b"d"}]
+
+    async def receive() -> Message:
+        return messages.pop(0)  # raises where it is asked once more
+
+    async def refuse() -> None:
+        incoming = Incoming(receive)
+        await drain(Headers({}), incoming)
+        assert not messages
+        await drain(Headers({}), incoming)
+
+    asyncio.run(refuse())
 
 
 def test_a_browser_logs_in_with_the_token_and_out_again(guarded: Running) -> None:
@@ -96,6 +115,7 @@ def test_logins_survive_a_restart_and_end_with_the_token(tmp_path: Path) -> None
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
         {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "http://["},
     ],
 )
 def test_a_foreign_page_changes_nothing(service: Running, headers: dict[str, str]) -> None:
