@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.conclusions.census import (
+from nccl_forensics.conclusions.census import census, people_of
+from nccl_forensics.conclusions.grounds import (
     began,
     broke_off,
-    census,
     ended_unlike,
     left_connecting,
     left_open,
@@ -19,7 +19,6 @@ from nccl_forensics.conclusions.census import (
     measured,
     none_found_at_work,
     only_looked_at,
-    people_of,
     reached_largest_size,
     recorded_by_all,
     stood_still,

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.conclusions.run_outcome import outcome_of
-from nccl_forensics.conclusions.verdict import judge
+from nccl_forensics.conclusions.verdict import Grounds, judge
 from nccl_forensics.rules import Found, Outcome
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
@@ -29,7 +29,7 @@ class Told(Resolver):
 
 def said(outcomes: list[Outcome], *signs: str, **frames: pl.LazyFrame) -> str:
     found: list[Found] = [f for o in outcomes for f in o.found]
-    verdict = judge(outcomes, list(signs), True, True)
+    verdict = judge(outcomes, Grounds(signs))
     return outcome_of(verdict, found, Told(failures=pl.LazyFrame({"sign": signs}, schema={"sign": pl.String}), **frames))
 
 

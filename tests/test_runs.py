@@ -7,6 +7,7 @@ import pytest
 
 from nccl_forensics.analysis import chosen_of
 from nccl_forensics.conclusions.assemble import RunResult
+from nccl_forensics.conclusions.census import Census
 from nccl_forensics.conclusions.runs import Run, earlier_jobs, find_runs
 from nccl_forensics.conclusions.verdict import Verdict
 from nccl_forensics.model import Finding, Severity
@@ -174,7 +175,9 @@ def test_the_steps_of_a_start_and_a_job_that_was_not_started_again_are_kept_toge
 def came_to(number: int, severity: Severity | None, attempt: int | None = None, *, unexplained: bool = False) -> RunResult:
     root = None if severity is None else Found("AA01-1", "f", all_rules()[0], Finding("a fault", severity=severity))
     verdict = Verdict("unexplained" if unexplained else "explained" if root else "nothing-wrong", root, "low")
-    return RunResult(Run(number, frozenset(), frozenset(), attempt), Resolver(Store.from_frames({})), (), verdict, "")
+    return RunResult(
+        Run(number, frozenset(), frozenset(), attempt), Resolver(Store.from_frames({})), (), verdict, "", Census(None, frozenset(), 0, 0)
+    )
 
 
 def test_the_last_run_that_failed_is_told_and_a_loss_only_where_none_failed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nccl_forensics.conclusions.run_outcome import as_it_went
-from nccl_forensics.conclusions.verdict import Verdict, judge
+from nccl_forensics.conclusions.verdict import Grounds, Verdict, judge
 from nccl_forensics.model import Culprit, Finding, Severity
 from nccl_forensics.rules import Found, Outcome, Rule
 from nccl_forensics.rules.input_stall import input_stall
@@ -28,7 +28,7 @@ def _went(outcome: str) -> tuple[Verdict, Found, Found]:
     stall = _found(input_stall, "ST02-1", "rank 2 sits in its data loading", "critical")
     late = _found(straggler, "ST01-1", "rank 2 was last in 15 of 53 collectives", "error")
     outcomes = [Outcome(f.rule, "found", (f,), (), {}) for f in (stall, late)]
-    verdict, told = as_it_went(judge(outcomes, [], has_job=True), outcomes, outcome)
+    verdict, told = as_it_went(judge(outcomes, Grounds()), outcomes, outcome)
     return verdict, told[0].found[0], told[1].found[0]
 
 

@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics import api
 from nccl_forensics.conclusions.assemble import RunResult
+from nccl_forensics.conclusions.census import Census
 from nccl_forensics.conclusions.runs import Run
 from nccl_forensics.conclusions.traits import traits
 from nccl_forensics.conclusions.verdict import Verdict
@@ -25,7 +26,14 @@ def of(frames: dict[str, list[dict[str, object]]], outcome: str = "finished") ->
     }
     sources = pl.DataFrame([{"source_id": 0, "path": "nccl.log"}], schema_overrides=SOURCES)
     store = Store.from_frames(placed, pl.concat([pl.DataFrame(schema=SOURCES), sources], how="diagonal_relaxed"))
-    result = RunResult(Run(0, frozenset(), frozenset()), Resolver(store), (), Verdict("nothing-wrong", None, "low"), outcome)
+    result = RunResult(
+        Run(0, frozenset(), frozenset()),
+        Resolver(store),
+        (),
+        Verdict("nothing-wrong", None, "low"),
+        outcome,
+        Census(None, frozenset(), 0, 0),
+    )
     return {(str(t["area"]), str(t["subject"])): t for t in traits(result, store)}
 
 

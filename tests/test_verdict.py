@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from nccl_forensics.conclusions.verdict import judge
+from nccl_forensics.conclusions.verdict import Grounds, judge
 from nccl_forensics.model import Confidence, Culprit, Finding, Severity, blamed_by
 from nccl_forensics.registry import inputs_of
 from nccl_forensics.rules import Found, Outcome, Rule
@@ -33,40 +33,42 @@ def outcome(
 
 
 def test_no_finding_and_no_sign_of_failure_is_nothing_wrong() -> None:
-    whole = judge([], [], has_job=True)
+    whole = judge([], Grounds())
     assert (whole.status, whole.confidence) == ("nothing-wrong", "medium")
-    part = judge([], [], has_job=True, complete=False)
+    part = judge([], Grounds(complete=False))
     assert (part.status, part.confidence) == ("nothing-wrong", "low")
     # Others may have ended in order: that ranks which left nothing were well is less sure.
-    some = judge([], [], has_job=True, everyone=False)
+    some = judge([], Grounds(everyone=False))
     assert (some.status, some.confidence) == ("nothing-wrong", "low")
-    assert judge([], [], has_job=True, complete=False, enough=False).status == "insufficient-evidence"
+    assert judge([], Grounds(complete=False, enough=False)).status == "insufficient-evidence"
 
 
 def test_of_machines_alone_a_warning_leaves_open_whether_a_job_met_it() -> None:
     port = outcome("ib-link", severity="warning", confidence="low")
-    assert judge([port], [], has_job=True, machines_only=True).status == "insufficient-evidence"
-    assert judge([port], [], has_job=True).status == "nothing-wrong"
-    assert judge([outcome("gpu-throttled", severity="warning")], [], has_job=True, machines_only=True).status == "nothing-wrong"
+    assert judge([port], Grounds(machines_only=True)).status == "insufficient-evidence"
+    assert judge([port], Grounds()).status == "nothing-wrong"
+    assert judge([outcome("gpu-throttled", severity="warning")], Grounds(machines_only=True)).status == "nothing-wrong"
 
 
 def test_links_that_break_are_behind_a_gpu_that_stops_on_their_host_and_not_on_another() -> None:
     links = outcome("nvlink-fault", confidence="medium", explains=("gpu-fault",), hosts=("node1",))
-    assert [v.root.finding.cause for v in (judge([links, outcome("gpu-fault", hosts=("node1",))], [], True),) if v.root] == ["nvlink-fault"]
-    apart = judge([links, outcome("gpu-fault", hosts=("node2",))], [], has_job=True)
+    assert [v.root.finding.cause for v in (judge([links, outcome("gpu-fault", hosts=("node1",))], Grounds()),) if v.root] == [
+        "nvlink-fault"
+    ]
+    apart = judge([links, outcome("gpu-fault", hosts=("node2",))], Grounds())
     assert [f.finding.cause for f in (apart.root, *apart.others) if f] == ["gpu-fault", "nvlink-fault"]
 
 
 def test_a_failure_without_a_finding_is_unexplained_and_never_nothing_wrong() -> None:
-    assert judge([], ["watchdog timeouts"], has_job=True).status == "unexplained"
+    assert judge([], Grounds(("watchdog timeouts",))).status == "unexplained"
 
 
 def test_evidence_that_tells_of_no_job_is_insufficient() -> None:
-    assert judge([], [], has_job=False).status == "insufficient-evidence"
+    assert judge([], Grounds(has_job=False)).status == "insufficient-evidence"
 
 
 def test_what_another_finding_explains_is_not_the_root() -> None:
-    verdict = judge([outcome("host-stall"), outcome("rank-died", explains=("host-stall",))], ["x"], has_job=True)
+    verdict = judge([outcome("host-stall"), outcome("rank-died", explains=("host-stall",))], Grounds(("x",)))
     assert verdict.root is not None
     assert verdict.root.finding.cause == "rank-died"
     assert verdict.explained_by == {"host-stall-1": "rank-died-1"}
@@ -74,14 +76,14 @@ def test_what_another_finding_explains_is_not_the_root() -> None:
 
 def test_of_two_that_explain_each_other_the_deeper_is_the_root() -> None:
     both = [outcome("rank-died", explains=("out-of-memory",)), outcome("out-of-memory", explains=("rank-died",))]
-    verdict = judge(both, ["x"], has_job=True)
+    verdict = judge(both, Grounds(("x",)))
     assert verdict.root is not None
     assert verdict.root.finding.cause == "out-of-memory"
 
 
 def test_a_guess_does_not_explain_a_proof_away() -> None:
     both = [outcome("gpu-fault", confidence="low", explains=("rank-died",)), outcome("rank-died")]
-    verdict = judge(both, ["x"], has_job=True)
+    verdict = judge(both, Grounds(("x",)))
     assert verdict.root is not None
     assert verdict.root.finding.cause == "rank-died"
 
@@ -90,32 +92,30 @@ def test_a_difference_is_behind_a_stop_that_is_less_sure_than_it() -> None:
     expected: dict[Confidence, str] = {"medium": "environment-mismatch", "low": "connection-failed"}
     for confidence, root in expected.items():
         differ = outcome("environment-mismatch", severity="error", confidence=confidence, explains=("connection-failed",))
-        verdict = judge([differ, outcome("connection-failed", confidence="low")], ["x"], has_job=True)
+        verdict = judge([differ, outcome("connection-failed", confidence="low")], Grounds(("x",)))
         assert verdict.root is not None
         assert verdict.root.finding.cause == root
 
 
 def test_independent_roots_are_all_kept() -> None:
-    verdict = judge([outcome("gpu-fault"), outcome("collective-skipped", ranks=(5,))], ["x"], has_job=True)
+    verdict = judge([outcome("gpu-fault"), outcome("collective-skipped", ranks=(5,))], Grounds(("x",)))
     assert verdict.root is not None
     assert [o.finding.cause for o in verdict.others] == ["collective-skipped"]
 
 
 def test_a_loss_without_a_failure_is_the_verdict() -> None:
-    verdict = judge([outcome("p2p-disabled", severity="error")], [], has_job=True)
+    verdict = judge([outcome("p2p-disabled", severity="error")], Grounds())
     assert (verdict.status, verdict.root and verdict.root.finding.cause) == ("explained", "p2p-disabled")
 
 
 def test_a_rank_known_to_come_late_is_not_held_for_stuck_by_a_few_looks() -> None:
     looked = outcome("host-stall", confidence="low", ranks=(1,))
     for confidence in ("low", "high"):
-        verdict = judge([looked, outcome("straggler", severity="error", confidence=confidence, ranks=(1,))], [], has_job=True)
+        verdict = judge([looked, outcome("straggler", severity="error", confidence=confidence, ranks=(1,))], Grounds())
         assert verdict.root is not None
         assert verdict.root.finding.cause == "straggler"
         assert verdict.explained_by == {"host-stall-1": "straggler-1"}
-    sure = judge(
-        [outcome("host-stall", ranks=(1,)), outcome("straggler", severity="error", confidence="low", ranks=(1,))], [], has_job=True
-    )
+    sure = judge([outcome("host-stall", ranks=(1,)), outcome("straggler", severity="error", confidence="low", ranks=(1,))], Grounds())
     assert sure.root is not None
     assert sure.root.finding.cause == "host-stall"
 
@@ -123,41 +123,39 @@ def test_a_rank_known_to_come_late_is_not_held_for_stuck_by_a_few_looks() -> Non
 def test_a_rank_that_comes_late_may_be_stuck_where_the_job_failed_or_another_one_is_late() -> None:
     looked = outcome("host-stall", confidence="low", ranks=(1,))
     slow = outcome("straggler", severity="error", ranks=(1,))
-    for others, signs in (([slow], ["timeouts"]), ([outcome("straggler", severity="error", ranks=(2,))], [])):
-        verdict = judge([looked, *others], signs, has_job=True)
+    for others, signs in (([slow], ("timeouts",)), ([outcome("straggler", severity="error", ranks=(2,))], ())):
+        verdict = judge([looked, *others], Grounds(signs))
         assert verdict.root is not None
         assert verdict.root.finding.cause == "host-stall"
 
 
 def test_a_gpu_accounts_for_wrong_numbers_of_its_own_host_alone() -> None:
     fault = outcome("gpu-fault", explains=("data-corruption",), hosts=("node1",))
-    assert judge([fault, outcome("data-corruption", severity="error", hosts=("node1",))], ["x"], has_job=True).explained_by == {
+    assert judge([fault, outcome("data-corruption", severity="error", hosts=("node1",))], Grounds(("x",))).explained_by == {
         "data-corruption-1": "gpu-fault-1"
     }
-    elsewhere = judge([fault, outcome("data-corruption", hosts=("node2",))], ["x"], has_job=True)
+    elsewhere = judge([fault, outcome("data-corruption", hosts=("node2",))], Grounds(("x",)))
     assert elsewhere.explained_by == {}
     assert len(elsewhere.others) == 1
 
 
 def test_a_loss_is_not_surely_all_where_processes_lost_others_and_ended_in_no_order() -> None:
     loss = outcome("p2p-disabled", severity="error")
-    assert judge([loss], [], has_job=True).confidence == "high"
-    assert judge([loss], [], has_job=True, lost=True).confidence == "medium"
-    assert judge([outcome("rank-died")], [], has_job=True, lost=True).confidence == "high"
+    assert judge([loss], Grounds()).confidence == "high"
+    assert judge([loss], Grounds(lost=True)).confidence == "medium"
+    assert judge([outcome("rank-died")], Grounds(lost=True)).confidence == "high"
 
 
 def test_devices_that_a_host_lacks_account_for_its_own_staged_connections_alone() -> None:
     missing = outcome("nic-underused", severity="error", explains=("gdr-disabled",), hosts=("node1",))
     for host, explained in (("node1", {"gdr-disabled-1": "nic-underused-1"}), ("node2", {})):
-        assert judge([missing, outcome("gdr-disabled", severity="error", hosts=(host,))], [], has_job=True).explained_by == explained
+        assert judge([missing, outcome("gdr-disabled", severity="error", hosts=(host,))], Grounds()).explained_by == explained
 
 
 def test_a_fault_that_the_driver_proved_is_not_explained_by_memory_that_ran_out() -> None:
     memory = outcome("out-of-memory", explains=("gpu-fault",))
-    assert judge([memory, outcome("gpu-fault", confidence="medium")], ["x"], has_job=True).explained_by == {
-        "gpu-fault-1": "out-of-memory-1"
-    }
-    both = judge([memory, outcome("gpu-fault")], ["x"], has_job=True)
+    assert judge([memory, outcome("gpu-fault", confidence="medium")], Grounds(("x",))).explained_by == {"gpu-fault-1": "out-of-memory-1"}
+    both = judge([memory, outcome("gpu-fault")], Grounds(("x",)))
     assert both.explained_by == {}
     assert len(both.others) == 1
 
@@ -165,7 +163,7 @@ def test_a_fault_that_the_driver_proved_is_not_explained_by_memory_that_ran_out(
 def test_what_surely_ended_a_rank_of_itself_is_no_effect_of_a_less_sure_link_or_card_of_another_rank() -> None:
     def explained(cause: str, confidence: Confidence, *, ranks: tuple[int, ...] = (), death: Confidence = "high") -> bool:
         fault = outcome(cause, confidence=confidence, explains=("rank-died",), ranks=ranks)
-        told = judge([fault, outcome("rank-died", ranks=(2,), confidence=death)], ["x"], has_job=True)
+        told = judge([fault, outcome("rank-died", ranks=(2,), confidence=death)], Grounds(("x",)))
         assert told.root is not None
         return told.explained_by == {"rank-died-1": f"{cause}-1"}
 
@@ -185,7 +183,7 @@ def blaming(name: str, *culprits: Culprit, cause: str = "p2p-disabled", severity
 
 def test_two_rules_that_blame_the_same_for_the_same_cause_are_one() -> None:
     told = blaming("a", Culprit(rank=1, host="n1"), Culprit(rank=2, host="n1"))
-    verdict = judge([told, blaming("b", Culprit(rank=2, host="n1", gpu="f000"))], [], has_job=True)
+    verdict = judge([told, blaming("b", Culprit(rank=2, host="n1", gpu="f000"))], Grounds())
     assert (verdict.others, verdict.explained_by) == ((), {"b-1": "a-1"})
 
 
@@ -199,7 +197,7 @@ def test_the_same_cause_of_another_culprit_stays_another() -> None:
         blaming("f", Culprit(host="n1", nic="mlx5_0"), cause="nic-slow"),
     )
     for other in others:
-        verdict = judge([first, other], [], has_job=True)
+        verdict = judge([first, other], Grounds())
         assert (len(verdict.others), verdict.explained_by) == (1, {}), other.rule.name
 
 
@@ -214,7 +212,7 @@ def test_of_one_cause_by_two_rules_the_surer_is_the_root() -> None:
     found = nameless.found[0]
     nvlink = Found("gpu-fault-1", found.fingerprint, found.rule, replace(found.finding, cause="nvlink-fault"))
     named = outcome("nvlink-fault", ranks=(11,))
-    verdict = judge([replace(nameless, found=(nvlink,)), named], ["x"], has_job=True)
+    verdict = judge([replace(nameless, found=(nvlink,)), named], Grounds(("x",)))
     assert verdict.root is not None
     assert (verdict.root.finding.ranks, verdict.confidence) == ((11,), "high")
 
@@ -224,7 +222,7 @@ def test_of_one_cause_by_two_rules_the_one_that_tells_which_of_the_ranks_it_is_s
     half = replace(one, found=(replace(one.found[0], rule=replace(one.found[0].rule, name="half")),))
     both = outcome("p2p-deadlock", ranks=(4, 5))
     pair = replace(both, found=(replace(both.found[0], id="p2p-deadlock-2"),))
-    verdict = judge([half, pair], ["x"], has_job=True)
+    verdict = judge([half, pair], Grounds(("x",)))
     assert verdict.root is not None
     assert verdict.root.finding.ranks == (5,)
 
@@ -232,14 +230,14 @@ def test_of_one_cause_by_two_rules_the_one_that_tells_which_of_the_ranks_it_is_s
 def test_a_fault_of_the_way_is_behind_a_call_that_all_entered_and_none_finished_though_it_is_not_sure() -> None:
     stuck = outcome("collective-stuck", confidence="medium", ranks=())
     link = outcome("ib-link", confidence="medium", severity="error", explains=("collective-stuck",), ranks=())
-    verdict = judge([stuck, link], ["watchdog timeouts"], has_job=True)
+    verdict = judge([stuck, link], Grounds(("watchdog timeouts",)))
     assert verdict.root is not None
     assert (verdict.root.finding.cause, verdict.confidence) == ("ib-link", "medium")
     guess = outcome("ib-link", confidence="low", severity="error", explains=("collective-stuck",), ranks=())
     died = outcome("rank-died", confidence="medium")
     slow = outcome("ib-link", confidence="medium", severity="error", explains=("rank-died",), ranks=())
     for others in ([stuck, guess], [died, slow]):
-        root = judge(others, ["watchdog timeouts"], has_job=True).root
+        root = judge(others, Grounds(("watchdog timeouts",))).root
         assert root is not None
         assert root.finding.cause != "ib-link"
 
@@ -247,12 +245,12 @@ def test_a_fault_of_the_way_is_behind_a_call_that_all_entered_and_none_finished_
 def test_where_full_packets_vanish_that_is_behind_a_call_that_all_surely_entered_and_nothing_less_sure_is() -> None:
     stuck = outcome("collective-stuck", ranks=())
     vanish = outcome("mtu-mismatch", severity="error", explains=("collective-stuck",), ranks=())
-    verdict = judge([stuck, vanish], ["watchdog timeouts"], has_job=True)
+    verdict = judge([stuck, vanish], Grounds(("watchdog timeouts",)))
     assert verdict.root is not None
     assert (verdict.root.finding.cause, verdict.confidence) == ("mtu-mismatch", "medium")
     set_up = outcome("mtu-mismatch", confidence="medium", severity="error", explains=("collective-stuck",), ranks=())
     slow = outcome("ib-link", severity="error", explains=("collective-stuck",), ranks=())
-    verdict = judge([stuck, set_up, slow], ["watchdog timeouts"], has_job=True)
+    verdict = judge([stuck, set_up, slow], Grounds(("watchdog timeouts",)))
     assert verdict.root is not None
     assert (verdict.root.finding.cause, verdict.confidence) == ("collective-stuck", "high")
 
@@ -263,7 +261,7 @@ def test_what_a_host_tells_of_its_card_explains_nothing_of_another_hosts_card() 
         kernel = outcome("ib-link", confidence="medium", severity="critical", ranks=(), hosts=(host,))
         kernel = replace(kernel, rule=replace(kernel.rule, name="kernel"))
         kernel = replace(kernel, found=(replace(kernel.found[0], id="kernel-1", rule=kernel.rule),))
-        return [f.id for f in judge([errors, kernel], ["x"], has_job=True).others]
+        return [f.id for f in judge([errors, kernel], Grounds(("x",))).others]
 
     assert told("node7") == []
     assert told("node8") == ["kernel-1"]

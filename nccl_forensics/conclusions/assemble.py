@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from nccl_forensics import __version__
-from nccl_forensics.conclusions.census import census, nameless_dumps, people_of, stood_still, strangers
+from nccl_forensics.conclusions.census import Census, nameless_dumps, people_of, strangers
 from nccl_forensics.conclusions.checklist import checklist
 from nccl_forensics.conclusions.exclusions import exclusions
 from nccl_forensics.conclusions.gaps import ROWS, gaps_of
+from nccl_forensics.conclusions.grounds import stood_still
 from nccl_forensics.conclusions.parting import parting
 from nccl_forensics.conclusions.runs import Run, attempt_of
 from nccl_forensics.conclusions.trace_report import measures
@@ -46,6 +47,7 @@ class RunResult:
     outcomes: tuple[Outcome, ...]
     verdict: Verdict
     outcome: str
+    census: Census
 
 
 def assemble(
@@ -88,8 +90,7 @@ def _holds_rows(resolver: Resolver, name: str) -> bool:
     table, _, column = name.partition(".")
     if not column:
         return resolver.holds(table)
-    frame = resolver.get(table)
-    return frame is not None and frame.filter(pl.col(column).is_not_null()).head(1).collect().height > 0
+    return resolver.shows(table, pl.col(column).is_not_null())
 
 
 def _meant(lines: Sequence[tuple[int, str]], holds: Sequence[str]) -> tuple[int, str]:
@@ -290,7 +291,7 @@ def _rule(o: Outcome) -> dict[str, object]:
 def _case(inputs: Sequence[str], title: str, results: Sequence[RunResult], chosen: RunResult) -> dict[str, object]:
     resolver = chosen.resolver
     people = people_of(resolver)
-    known = census(resolver)
+    known = chosen.census
     comms = resolver.get("comms")
     first, last = _span(resolver)
     versions = sorted({str(p["nccl_version"]) for p in people.values() if p["nccl_version"]})

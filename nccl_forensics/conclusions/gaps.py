@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from nccl_forensics.conclusions.census import links_told, nameless_dumps, people_of, recorded_ranks, strangers
+from nccl_forensics.conclusions.census import nameless_dumps, people_of, recorded_ranks, strangers
+from nccl_forensics.conclusions.grounds import links_told
 from nccl_forensics.conclusions.run_outcome import IN_EACH_STEP
 from nccl_forensics.conclusions.runs import earlier_jobs
 from nccl_forensics.conclusions.verdict import Verdict

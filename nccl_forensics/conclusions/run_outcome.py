@@ -98,5 +98,4 @@ def _ended(resolver: Resolver, signs: Set[str]) -> str | None:
 def _timed_out(resolver: Resolver) -> bool:
     """Whether a watchdog or a monitored barrier gave up waiting."""
     told = (("watchdog", ("timeout", "heartbeat-stuck")), ("rank_reports", ("barrier-missing",)))
-    tables = ((resolver.get(name), kinds) for name, kinds in told)
-    return any(table is not None and table.filter(pl.col("kind").is_in(kinds)).head(1).collect().height > 0 for table, kinds in tables)
+    return any(resolver.shows(table, pl.col("kind").is_in(kinds)) for table, kinds in told)

@@ -107,28 +107,36 @@ def _elsewhere(fault: Finding, death: Finding) -> bool:
     return fault.cause == "gpu-fault" and bool(fault.ranks) and bool(death.ranks) and not set(fault.ranks) & set(death.ranks)
 
 
-def judge(
-    outcomes: Sequence[Outcome],
-    failure: Sequence[str],
-    has_job: bool,
-    complete: bool = True,
-    enough: bool = True,
-    lost: bool = False,
-    machines_only: bool = False,
-    everyone: bool = True,
-    shown: bool = True,
-) -> Verdict:
-    """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all; ``complete``:
-    every rank of the job has evidence, or an orderly end was seen; ``enough``: what there is of an incomplete job still tells that nothing
-    was wrong with it; ``lost``: processes lost others, and whether that was the job's end in order is not known, or no end is told of some
-    that came up: a loss may then not be all that was wrong; ``machines_only``: what is there tells of hosts and of no rank: whether a job
-    ran into what is odd on them is not known; ``everyone``: there is something of every rank: that those who left nothing were well is less
-    sure, however the others ended; ``shown``: what is there would show a job that stood still or was slow."""
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """What the evidence of a run tells beside what rules find: whether the job failed, and how far it tells that nothing was wrong."""
+
+    #: Words for each sign that the job failed.
+    signs: tuple[str, ...] = ()
+    #: Something tells of a job at all.
+    has_job: bool = True
+    #: Every rank of the job has evidence, or an orderly end was seen.
+    complete: bool = True
+    #: What there is of an incomplete job still tells that nothing was wrong with it.
+    enough: bool = True
+    #: Processes lost others, and whether that was the job's end in order is not known, or no end is told of some that came up: a loss may
+    #: then not be all that was wrong.
+    lost: bool = False
+    #: What is there tells of hosts and of no rank: whether a job ran into what is odd on them is not known.
+    machines_only: bool = False
+    #: There is something of every rank: that those who left nothing were well is less sure, however the others ended.
+    everyone: bool = True
+    #: What is there would show a job that stood still or was slow.
+    shown: bool = True
+
+
+def judge(outcomes: Sequence[Outcome], grounds: Grounds) -> Verdict:
+    """Verdict of one run."""
     every = [f for o in outcomes for f in o.found]
     stops = sorted((f for f in every if f.finding.severity == "critical"), key=weight)
     losses = sorted((f for f in every if f.finding.severity == "error"), key=weight)
     explained_by: dict[str, str] = {}
-    signs = tuple(failure)
+    signs = grounds.signs
     if not signs:
         explained_by = {s.id: late.id for s in stops for late in losses if _comes_late(s, late)}
         stops = [s for s in stops if s.id not in explained_by]
@@ -156,14 +164,14 @@ def judge(
         return Verdict("unexplained", None, "low", (), explained_by, signs)
     roots = _roots(losses, explained_by)
     if roots:
-        confidence = _at_most(roots[0].finding, "medium" if lost else "high")
+        confidence = _at_most(roots[0].finding, "medium" if grounds.lost else "high")
         return Verdict("explained", roots[0], confidence, tuple(roots[1:]), explained_by, signs)
     # What a check would have found that broke off is not known; those of other packages are extra.
     unchecked = any(o.status == "crashed" and o.rule.severity in ("critical", "error") and o.rule.built_in for o in outcomes)
-    odd = machines_only and any(f.finding.severity == "warning" and f.finding.cause in _OF_MACHINES for f in every)
-    if unchecked or not has_job or odd or not (complete or enough):
+    odd = grounds.machines_only and any(f.finding.severity == "warning" and f.finding.cause in _OF_MACHINES for f in every)
+    if unchecked or not grounds.has_job or odd or not (grounds.complete or grounds.enough):
         return Verdict("insufficient-evidence", None, None, (), explained_by)
-    return Verdict("nothing-wrong", None, "medium" if complete and everyone and shown else "low", (), explained_by, signs)
+    return Verdict("nothing-wrong", None, "medium" if grounds.complete and grounds.everyone and grounds.shown else "low", (), explained_by)
 
 
 def _behind_sure(able: Sequence[Found], stops: Sequence[Found]) -> list[Found]:

@@ -20,6 +20,7 @@ import polars as pl
 from polars.exceptions import PanicException
 
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.frames import has_rows
 from nccl_forensics.registry import Inputs, inputs_of
 from nccl_forensics.views.calls import Calls, Parts
 
@@ -127,6 +128,11 @@ class Resolver:
         calls = self._calls.get(name)
         # The first operation of each communicator and rank is among those that tell.
         return (calls.telling if calls is not None else frame).head(1).collect().height > 0
+
+    def shows(self, name: str, what: pl.Expr) -> bool:
+        """Whether a table or view is there and has a row of which this is true."""
+        frame = self.get(name)
+        return frame is not None and has_rows(frame.filter(what))
 
     def words(self, name: str) -> pl.LazyFrame | None:
         """Of a table that has columns of its own for each row what its rows share, each sort once; without those columns."""
