@@ -23,8 +23,8 @@ import polars as pl
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.advice import AGREE_ON_STEPS, COMPARE_CALLS
 from nccl_forensics.rules.common.arguments import apart, certain, doubt_words
-from nccl_forensics.rules.common.endings import AGREE_ON_STEPS
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.habits import by_company
@@ -101,7 +101,7 @@ def collective_mismatch(
             remedy=f"Make every rank of {group} call {row['expected_op']}{f' at {theirs}' if theirs else ''}, or none."
             if passed
             else f"Make all ranks of the group call the same operation in the same order{' at the two lines quoted' if own and theirs else ''}.",
-            prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+            prevention=COMPARE_CALLS,
             would_refute=("the rank's next operations turn out to be those that its peers do later (then it skipped one)",),
             actions=(Action("fix-code", ranks=ranks, confidence=confidence, where=theirs if passed else own),),
             alternatives=(
@@ -163,7 +163,6 @@ def collective_mismatch_by_line(
             "data, a break), or made a call that the others do not make.",
             confidence=confidence,
             ranks=ranks,
-            culprits=(Culprit(rank=row["rank"]),),
             subject=("line", str(row["op"]), str(row["call_site"])),
             evidence=(
                 *cite([whereabouts(row, "own_")], f"{ranks_words(ranks)} stands here"),

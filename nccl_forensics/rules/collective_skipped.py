@@ -24,10 +24,10 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.frames import has_rows
-from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
+from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.advice import AGREE_ON_STEPS, COMPARE_CALLS
 from nccl_forensics.rules.common.arguments import certain, doubt_words
-from nccl_forensics.rules.common.endings import AGREE_ON_STEPS
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
@@ -76,7 +76,7 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
             remedy=f"Make every rank of {group} call {row['expected_op']}"
             + (f" at {row['peer_call_site']}" if row["peer_call_site"] else "")
             + ", or none: look for a branch around it that depends on the rank or on its data.",
-            prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+            prevention=COMPARE_CALLS,
             would_refute=(f"an entry of {ranks_words(ranks)} for {waited} in another dump or log",),
             actions=(Action("fix-code", ranks=ranks, confidence=confidence, where=row["peer_call_site"]),),
             alternatives=(("collective-mismatch", ranks, "what it called next is what its peers call later, so it left one out"),),
@@ -180,7 +180,7 @@ def collective_skipped_ahead(overtakers: pl.LazyFrame) -> Iterator[Finding]:
                 ),
             ),
             remedy=f"Make every rank of {group} make this call{place}, or none: look for an exception that is caught there, or a branch on the rank or its data.",
-            prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+            prevention=COMPARE_CALLS,
             would_refute=(
                 f"{ranks_words(ranks)} {verb(ranks, 'enqueues', 'enqueue')} these two groups from different threads, in no fixed order",
             ),
@@ -216,7 +216,6 @@ def collective_skipped_by_line(passed_over: pl.LazyFrame) -> Iterator[Finding]:
             f"have made the {row['op']} at {row['call_site']}, and {ranks_words(ranks)} has not.",
             confidence="medium",
             ranks=ranks,
-            culprits=(Culprit(rank=row["rank"]),),
             subject=("line", str(row["op"]), str(row["call_site"])),
             evidence=(
                 *cite([whereabouts(row)], f"{ranks_words(waiters[:1])} waits in {row['op']}"),

@@ -21,6 +21,7 @@ import polars as pl
 
 from nccl_forensics.model import Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.advice import COMPARE_CALLS
 from nccl_forensics.rules.common.arguments import argument_findings
 
 
@@ -34,6 +35,4 @@ from nccl_forensics.rules.common.arguments import argument_findings
 )
 def dtype_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:
     """Findings of this argument, one per group."""
-    yield from argument_findings(
-        divergences, "dtype", "Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares data types between ranks.", last_calls
-    )
+    yield from argument_findings(divergences, "dtype", COMPARE_CALLS, last_calls)

@@ -22,7 +22,7 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
-from nccl_forensics.model import Action, Culprit, Divergence, Finding
+from nccl_forensics.model import Action, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.values.ranklist import as_ranks
@@ -181,7 +181,6 @@ def p2p_half_left_out(unmet: pl.LazyFrame) -> Iterator[Finding]:
             + ("enqueued after it." if row["followed"] else "has not come to, with fewer before it than in the step before."),
             confidence="medium",
             ranks=rank,
-            culprits=(Culprit(rank=row["rank"]),),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"]), str(row["call_site"] or "")),
             # Counts of a pair are no numbers of its group.
             divergence=Divergence(row["group_name"], None, row["number"] if beside else None, row["op"]),

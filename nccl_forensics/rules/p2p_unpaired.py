@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import group_words, ranks_words
 
@@ -83,7 +83,6 @@ def p2p_unlike(unlike_halves: pl.LazyFrame) -> Iterator[Finding]:
             cause=_CAUSES[row["kind"]],
             confidence="medium",
             ranks=rank,
-            culprits=(Culprit(rank=row["rank"]),),
             subject=("unlike", str(row["group_desc"] or row["group_name"] or "group"), str(row["call_site"] or "")),
             evidence=(*cite([whereabouts(row)], "of another size"), *cite([whereabouts(row, "peer_")], "its other half")),
             remedy=f"Make {ranks_words(rank)} {row['op']} what {ranks_words(peer)} {does}.",

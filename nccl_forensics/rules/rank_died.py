@@ -28,10 +28,9 @@ from nccl_forensics.facts.signatures import UNTHROWN
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.advice import AGREE_ON_STEPS, WHY_IT_LEFT
 from nccl_forensics.rules.common.endings import (
-    AGREE_ON_STEPS,
     CRASHES,
-    WHY_IT_LEFT,
     most_crashed_alike,
     nobody_missed,
     own_signal,

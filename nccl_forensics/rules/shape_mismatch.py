@@ -20,8 +20,9 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
-from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
+from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.advice import COMPARE_CALLS, COMPARED_AGAIN
 from nccl_forensics.rules.common.arguments import argument_findings
 from nccl_forensics.rules.common.endings import raised_at
 from nccl_forensics.stacks.frames import split_frame
@@ -51,9 +52,10 @@ def shape_mismatch(
     )
 
 
-#: Bytes alone do not tell a size from a type; the framework's own comparison before each collective does.
-_DETAIL = "Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts."
-_COMPARE = Action("collect-more", command="TORCH_DISTRIBUTED_DEBUG=DETAIL")
+#: What is cited of those that aborted.
+_TOO_MUCH = "received data size does not match"
+#: Bytes alone do not tell a size from a type.
+_BY_BYTES = "byte counts differ for types as well as for sizes"
 
 
 @rule(
@@ -127,12 +129,12 @@ def _unlike_the_recorded(ranks: tuple[int, ...], odd: pl.DataFrame, lines: list[
         confidence="medium",
         ranks=ranks,
         subject=("gloo-size", str(odd["last_op"][0])),
-        evidence=(*cite(lines, "received data size does not match"), *cite(odd, "what the others recorded alike")),
+        evidence=(*cite(lines, _TOO_MUCH), *cite(odd, "what the others recorded alike")),
         remedy=f"Compare the tensor's shape and type on this rank at {odd['last_call_site'][0] or 'that collective'}.",
-        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares shapes before each collective.",
+        prevention=COMPARE_CALLS,
         would_refute=(f"a Flight Recorder dump of {ranks_words(ranks)} with the sizes of the others",),
-        actions=(Action("fix-code", ranks=ranks, confidence="medium", where=odd["last_call_site"][0]), _COMPARE),
-        alternatives=(("dtype-mismatch", ranks, "byte counts differ for types as well as for sizes"),),
+        actions=(Action("fix-code", ranks=ranks, confidence="medium", where=odd["last_call_site"][0]), COMPARED_AGAIN),
+        alternatives=(("dtype-mismatch", ranks, _BY_BYTES),),
     )
 
 
@@ -153,14 +155,14 @@ def _of_the_only_other(sender: pl.DataFrame, aborted: pl.DataFrame, ranks: tuple
         confidence="medium",
         ranks=who,
         subject=("gloo-size", "all but one"),
-        evidence=(*cite(lines, "received data size does not match"), *cite(sender, "how the one that did not abort ended")),
+        evidence=(*cite(lines, _TOO_MUCH), *cite(sender, "how the one that did not abort ended")),
         remedy=f"Compare what {ranks_words(who)} calls, and its tensor's shape and type, with the others at the collective where they aborted.",
-        prevention=_DETAIL,
+        prevention=COMPARE_CALLS,
         would_refute=(f"a Flight Recorder dump of {ranks_words(who)} with the operation and the sizes of the others",),
-        actions=(Action("fix-code", ranks=who, confidence="medium"), _COMPARE),
+        actions=(Action("fix-code", ranks=who, confidence="medium"), COMPARED_AGAIN),
         alternatives=(
             ("collective-skipped", who, "it may have left out a call and sent the data of the next one"),
-            ("shape-mismatch" if typed else "dtype-mismatch", who, "byte counts differ for types as well as for sizes"),
+            ("shape-mismatch" if typed else "dtype-mismatch", who, _BY_BYTES),
         ),
     )
 
@@ -174,13 +176,13 @@ def _of_nobody(ranks: tuple[int, ...], lines: list[dict[str, object]]) -> Findin
         confidence="low",
         culprits=(),
         subject=("gloo-size",),
-        evidence=cite(lines, "received data size does not match"),
+        evidence=cite(lines, _TOO_MUCH),
         remedy="Compare the tensor's shape and type on all ranks at the collective where the others wait.",
         prevention="Keep the Flight Recorder on and dump it on a timeout: it names the rank.",
         would_refute=("Flight Recorder dumps that show equal sizes",),
-        actions=(_COMPARE, Action("collect-more", command="TORCH_FR_BUFFER_SIZE=2000")),
+        actions=(COMPARED_AGAIN, Action("collect-more", command="TORCH_FR_BUFFER_SIZE=2000")),
         alternatives=(
-            ("dtype-mismatch", (), "byte counts differ for types as well as for sizes"),
+            ("dtype-mismatch", (), _BY_BYTES),
             ("collective-skipped", (), "who left a call out sends the data of the next one"),
         ),
     )
@@ -221,13 +223,13 @@ def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines
         subject=("gloo-size", str(odd["last_op"][0]), "another call"),
         evidence=(
             *cite([own], "where the rank stood that aborted"),
-            *cite(lines, "received data size does not match"),
+            *cite(lines, _TOO_MUCH),
             *cite(odd, "the last operation of the others"),
         ),
         remedy=f"Find the branch by which rank {rank} passes {odd['last_call_site'][0]} without the call.",
-        prevention=_DETAIL,
+        prevention=COMPARE_CALLS,
         would_refute=(f"a Flight Recorder dump of rank {rank} that holds {waited}",),
-        actions=(Action("fix-code", ranks=(rank,), confidence="medium", where=str(own["user_frame"])), _COMPARE),
+        actions=(Action("fix-code", ranks=(rank,), confidence="medium", where=str(own["user_frame"])), COMPARED_AGAIN),
         alternatives=(
             (causes[1], (rank,), "it may have left that call out" if in_place else "it may have called something else in its place"),
         ),
@@ -268,11 +270,11 @@ def _a_step_further(
         confidence="medium",
         ranks=who,
         subject=("gloo-size", "a step further"),
-        evidence=(*cite(leads, "the step that the others have not told"), *cite(lines, "received data size does not match")),
+        evidence=(*cite(leads, "the step that the others have not told"), *cite(lines, _TOO_MUCH)),
         remedy=f"Find the branch by which {ranks_words(who)} passes {where} without the call.",
-        prevention=_DETAIL,
+        prevention=COMPARE_CALLS,
         would_refute=("lines of the others that were lost with their buffers, and tell the same step",),
-        actions=(Action("fix-code", ranks=who, confidence="medium", where=where), *(() if passed else (_COMPARE,))),
+        actions=(Action("fix-code", ranks=who, confidence="medium", where=where), *(() if passed else (COMPARED_AGAIN,))),
         alternatives=(("shape-mismatch", who, "with another size in a call that all make nobody gets a step further"),),
     )
 
@@ -318,7 +320,6 @@ def _from_the_sender(sent: pl.DataFrame) -> Finding:
         cause="dtype-mismatch" if wider else "collective-skipped" if left else None,
         confidence=confidence,
         ranks=sender,
-        culprits=(Culprit(rank=row["sender"]),),
         subject=("gloo-size", str(row["op"])),
         divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
         evidence=(
@@ -329,11 +330,11 @@ def _from_the_sender(sent: pl.DataFrame) -> Finding:
             *cite([{"source_id": row["source_id"], "record": row["record"]}], f"what {others} brought"),
         ),
         remedy=f"Compare the tensor's shape and type on {ranks_words(sender)} at {row['call_site'] or 'that collective'}.",
-        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares shapes before each collective.",
+        prevention=COMPARE_CALLS,
         would_refute=(f"a Flight Recorder dump of {ranks_words(sender)} with the sizes of the others",),
-        actions=(Action("fix-code", ranks=sender, confidence=confidence, where=row["call_site"]), _COMPARE),
+        actions=(Action("fix-code", ranks=sender, confidence=confidence, where=row["call_site"]), COMPARED_AGAIN),
         alternatives=(
-            (("shape-mismatch" if wider or left else "dtype-mismatch"), sender, "byte counts differ for types as well as for sizes"),
+            (("shape-mismatch" if wider or left else "dtype-mismatch"), sender, _BY_BYTES),
             *(() if left else (("collective-skipped", sender, "it may have been in another all_reduce"),)),
         ),
     )
@@ -350,7 +351,6 @@ def _of_the_exchange(sent: pl.DataFrame) -> Finding:
         "and aborted on.",
         confidence="medium",
         ranks=sender,
-        culprits=(Culprit(rank=sender[0]),),
         subject=("gloo-size", str(row["op"]), "exchange"),
         divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
         evidence=(
@@ -376,17 +376,16 @@ def _before_the_exchange(left: pl.DataFrame) -> Finding:
         cause="collective-skipped",
         confidence="medium",
         ranks=who,
-        culprits=(Culprit(rank=row["rank"]),),
         subject=("gloo-size", str(row["op"]), "left out"),
         divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
         evidence=(
             *cite([whereabouts(row)], f"what {ranks_words(who)} called here"),
-            *cite([{"source_id": row["said_source_id"], "line_no": row["said_line_no"]}], "received data size does not match"),
+            *cite([{"source_id": row["said_source_id"], "line_no": row["said_line_no"]}], _TOO_MUCH),
         ),
         remedy=f"Find the branch by which {ranks_words(who)} comes to {row['call_site'] or 'this call'} without the {row['op']} before it.",
-        prevention=_DETAIL,
+        prevention=COMPARE_CALLS,
         would_refute=(f"a Flight Recorder dump of one of {receivers} with the sizes of {ranks_words(who)}",),
-        actions=(Action("fix-code", ranks=who, confidence="medium", where=row["call_site"]), _COMPARE),
+        actions=(Action("fix-code", ranks=who, confidence="medium", where=row["call_site"]), COMPARED_AGAIN),
         alternatives=(("shape-mismatch", who, "another size at this position leaves the same message"),),
     )
 
@@ -422,22 +421,22 @@ def _by_length(found: pl.DataFrame, last_calls: pl.LazyFrame | None) -> Finding:
         subject=("gloo-size", str(row["op"])),
         divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
         evidence=(
-            *cite(found.select("line_no", source_id="line_source_id"), "received data size does not match"),
+            *cite(found.select("line_no", source_id="line_source_id"), _TOO_MUCH),
             *cite(found.select("source_id", "record").unique(maintain_order=True), "what it was sent"),
         ),
         remedy=f"Find what {who} does otherwise than the others at {row['call_site'] or 'that collective'}.",
-        prevention=_DETAIL,
+        prevention=COMPARE_CALLS,
         would_refute=(f"a Flight Recorder dump of rank {row['receiver']} that holds {waited} in the size of the others",),
         # A comparison of calls tells nothing of gradients that never came.
         actions=(
             Action("fix-code", ranks=odd, confidence=confidence, where=row["call_site"]),
-            *(() if cause == "ddp-unused-parameter" else (_COMPARE,)),
+            *(() if cause == "ddp-unused-parameter" else (COMPARED_AGAIN,)),
         ),
         alternatives=tuple((other, odd, against) for other, against in _INSTEAD[cause]),
     )
 
 
-_TYPES = ("dtype-mismatch", "byte counts differ for types as well as for sizes")
+_TYPES = ("dtype-mismatch", _BY_BYTES)
 _SIZES = ("shape-mismatch", "another size at this position leaves the same message")
 #: What else leaves the same lengths.
 _INSTEAD = {

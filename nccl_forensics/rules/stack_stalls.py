@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import AT_MOST, at_frame, cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.endings import AGREE_ON_STEPS, WHY_IT_LEFT
+from nccl_forensics.rules.common.advice import AGREE_ON_STEPS, COMPARE_CALLS, LOG_LAG, RECORD_STACKS, WHY_IT_LEFT
 from nccl_forensics.stacks.tree import CHAINED, MAKING, PASSED, UNANSWERED
 from nccl_forensics.words import ranks_words
 
@@ -82,7 +82,7 @@ def collective_skipped_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding
         "collective-skipped",
         "in another collective than the others",
         remedy="Find the branch that brings some ranks into a collective that others leave out.",
-        prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+        prevention=COMPARE_CALLS,
     )
 
 
@@ -94,7 +94,7 @@ def collective_mismatch_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Findin
         "collective-mismatch",
         "in another collective call than most",
         remedy="Find the branch that makes ranks call different collectives at the same point.",
-        prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+        prevention=COMPARE_CALLS,
     )
 
 
@@ -117,10 +117,10 @@ def straggler_by_stacks(stack_work: pl.LazyFrame) -> Iterator[Finding]:
                 *cite([whereabouts(row, "peer_")], "stack of one of the others, which wait"),
             ),
             remedy="Look at what this rank does at the quoted line that takes the others less time: its data, its clocks, a noisy neighbour.",
-            prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+            prevention=LOG_LAG,
             would_refute=("more looks that find it waiting, and others at work", "the program gives this rank more to do than the others"),
             alternatives=(("host-stall", (rank,), "its stack differs between the looks, so that it does not stand"),),
-            actions=(Action("collect-more", ranks=(rank,), command="py-spy record -d 30 -f raw --idle --pid <pid>"),),
+            actions=(Action("collect-more", ranks=(rank,), command=RECORD_STACKS),),
         )
 
 

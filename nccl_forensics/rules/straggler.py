@@ -42,6 +42,7 @@ import polars as pl
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.advice import LOG_LAG, LOOK_BETWEEN, RECORD_STACKS
 from nccl_forensics.rules.common.late import because, in_all_steps, late_finding, late_rows, late_words, together
 from nccl_forensics.values.chances import tail
 from nccl_forensics.words import group_words, ranks_words, time_words, verb
@@ -122,8 +123,8 @@ def straggler(
             row,
             f"rank {rank} was last in {row['last_count']} of {row['collectives']} traced collectives"
             f"{f' of {group_words(row)}' if row['group_known'] else ''}; the others lost {time_words(row['lost_ms'])} waiting for it",
-            remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
-            prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+            remedy=LOOK_BETWEEN,
+            prevention=LOG_LAG,
         )
 
 
@@ -202,8 +203,8 @@ def _enqueued(
             subject=("straggler", str(worst["group_desc"] or worst["group_name"])),
             evidence=cite([worst], "the collective to which it came latest"),
             evidence_total=late,
-            remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
-            prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+            remedy=LOOK_BETWEEN,
+            prevention=LOG_LAG,
             would_refute=("all ranks of its host are late alike",),
             actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
             metrics={"lost_ms": round(worst["lost_ms"], 1), "median_ms": round(worst["median_ms"], 2), "late": late},
@@ -243,10 +244,10 @@ def _unseen(unseen_late: pl.LazyFrame, share: float) -> Iterator[Finding]:
             ),
             evidence_total=row["steps"],
             remedy=f"Collect the trace of rank {rank} of the same steps: in that call its own time is short if it is the one that comes late.",
-            prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+            prevention=LOG_LAG,
             would_refute=(f"a trace of rank {rank} shows it waiting in the same call as long as the others",),
             alternatives=(("collective-stuck", (), "the call may itself be slow: a link that drops what is sent and sends it again"),),
-            actions=(Action("collect-more", ranks=(rank,), command="py-spy record -d 30 -f raw --idle --pid <pid>"),),
+            actions=(Action("collect-more", ranks=(rank,), command=RECORD_STACKS),),
             metrics={"lost_ms": round(row["lost_ms"], 1), "steps": row["steps"]},
         )
 
@@ -325,8 +326,8 @@ def _never_waiting(
         subject=("straggler", "own time"),
         evidence=cite([worst], "the collective before which it took longest"),
         evidence_total=worst["long_count"],
-        remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
-        prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+        remedy=LOOK_BETWEEN,
+        prevention=LOG_LAG,
         would_refute=(refuted,),
         actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
         metrics={"own_ms": round(worst["own_ms"], 1), "lost_ms": round(lost_ms, 1)},
@@ -432,8 +433,8 @@ def _late_together(
             subject=("straggler", "late together"),
             evidence=cite(slow, "the collective to which it came latest"),
             evidence_total=count,
-            remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
-            prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+            remedy=LOOK_BETWEEN,
+            prevention=LOG_LAG,
             would_refute=("more looks at the stacks that find it waiting, and its partner at work",),
             actions=(Action("collect-more", ranks=ranks, command="py-spy dump --pid <pid>"),),
             metrics={"median_ms": round(late_ms, 2)},

@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Confidence, Culprit, Finding
+from nccl_forensics.model import Action, Confidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.values.chances import tail
 from nccl_forensics.words import group_words, time_words
@@ -79,7 +79,6 @@ def straggler_by_durations(
         f"all of its groups it waited {time_words(row['waited_in_all_ms'])} itself.",
         confidence=sure,
         ranks=rank,
-        culprits=(Culprit(rank=row["rank"]),),
         subject=("straggler", str(row["group_desc"] or row["group_name"])),
         evidence=cite([row], "the collective to which it came latest: its own time in it is the shortest"),
         evidence_total=row["last_count"],

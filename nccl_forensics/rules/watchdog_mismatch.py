@@ -26,6 +26,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.advice import COMPARE_CALLS
 from nccl_forensics.values.shapes import elements
 from nccl_forensics.views.calls import op_word
 from nccl_forensics.words import group_words, operation_words, ranks_words
@@ -51,7 +52,7 @@ def collective_mismatch_by_watchdog(watchdog_calls: pl.LazyFrame, divergences: p
     """One finding per group whose ranks time out in different collectives at one position."""
     for part in _groups(watchdog_calls, divergences):
         named = part.filter(~pl.col("op").is_in(_NO_COLLECTIVE)).with_columns(said=pl.col("op"))
-        yield from _finding(named, "another collective", "Compare every collective between ranks once: TORCH_DISTRIBUTED_DEBUG=DETAIL.")
+        yield from _finding(named, "another collective", COMPARE_CALLS)
 
 
 @rule(
@@ -100,7 +101,7 @@ def collective_skipped_by_watchdog(
             ),
             evidence_total=part.height + 1,
             remedy=f"Make every rank of {group} call {position}, or none: look for a branch around it that depends on the rank or on its data.",
-            prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+            prevention=COMPARE_CALLS,
             would_refute=(f"a dump of {ranks_words((rank,))} that shows all calls of the others",),
             actions=(Action("fix-code", ranks=(rank,), confidence="medium"),),
             alternatives=(("shape-mismatch", (rank,), "the call that it is in is one that the others make later"),),

@@ -8,13 +8,12 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
+from nccl_forensics.rules.common.advice import COMPARE_CALLS
 from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.views.levels import ROOTED
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
-
-_DETAIL = "One small run with TORCH_DISTRIBUTED_DEBUG=DETAIL on all ranks: it compares every collective between the ranks before it starts."
 
 
 def argument_findings(
@@ -113,7 +112,7 @@ def _another_call(row: Mapping[str, object], kind: str, word: str, lines: tuple[
             *cite([whereabouts(row, "peer_")], f"{ranks_words(others[:1])}: {row['expected_detail']} at the same position"),
         ),
         remedy="Find the branch that brings some ranks to one of these lines and others to the other.",
-        prevention=_DETAIL,
+        prevention=COMPARE_CALLS,
         would_refute=("both lines are meant to meet, and only their arguments are wrong",),
         actions=(Action("fix-code", ranks=tuple(ranks), confidence="medium", where=lines[0]),),
         alternatives=(
@@ -161,7 +160,7 @@ def _left_out(
             *cite([whereabouts(row, of[1])], f"{ranks_words(others[:1])}: the call at the same position"),
         ),
         remedy=f"Find the branch by which {ranks_words(ranks)} passes {theirs} without the call.",
-        prevention=_DETAIL,
+        prevention=COMPARE_CALLS,
         would_refute=("lines of the others that were lost with their buffers, and tell the same step",),
         actions=(Action("fix-code", ranks=tuple(ranks), confidence="medium", where=str(theirs) if theirs else None),),
         alternatives=((f"{kind}-mismatch", tuple(sorted({*ranks, *others})), "their loops told as many steps"),),

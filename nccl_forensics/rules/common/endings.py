@@ -10,10 +10,6 @@ from nccl_forensics.evidence import words_of_exception
 from nccl_forensics.views.deaths import told_at
 from nccl_forensics.views.failures import BADLY, EXCEPTIONS
 
-#: What to do about ranks that left the loop of their job before the others, and what keeps them from it.
-WHY_IT_LEFT = "Find out why its loop ended before that of the others: less data, a break, a return, sys.exit."
-AGREE_ON_STEPS = "Agree on the number of steps (all_reduce of the length) before the loop starts."
-
 
 def raised_at(ending: Mapping[str, object]) -> dict[str, object]:
     """For citing, where a row of ``endings`` has its message from: of an exception the line of its traceback that tells it."""

@@ -9,6 +9,7 @@ import polars as pl
 
 from nccl_forensics.evidence import AT_MOST, cite
 from nccl_forensics.model import CONFIDENCES, Action, Culprit, Finding
+from nccl_forensics.rules.common.advice import RECORD_STACKS
 from nccl_forensics.words import ranks_words, time_words
 
 #: What a late rank did meanwhile, in words.
@@ -121,7 +122,7 @@ def late_finding(row: Mapping[str, object], title: str, *, remedy: str, preventi
         remedy=remedy,
         prevention=prevention,
         would_refute=("other windows of the job show another rank last", "its peers spend as long in the same place"),
-        actions=(Action("collect-more", ranks=(rank,), command="py-spy record -d 30 -f raw --idle --pid <pid>"),),
+        actions=(Action("collect-more", ranks=(rank,), command=RECORD_STACKS),),
         metrics={
             "lost_ms": round(float(str(row["lost_ms"])), 1),
             "late": int(str(row["last_count"])),
