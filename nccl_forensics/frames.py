@@ -62,9 +62,9 @@ def taken_for_packed(text: bytes) -> bool:
     return text.startswith(_PACKED)
 
 
-def has_rows(frame: pl.LazyFrame | None) -> bool:
-    """Whether a table or view is there and has a row."""
-    return frame is not None and frame.head(1).collect().height > 0
+def has_rows(frame: pl.LazyFrame | None, *such: pl.Expr) -> bool:
+    """Whether a table or view is there and has a row (of which all this is true)."""
+    return frame is not None and (frame.filter(*such) if such else frame).head(1).collect().height > 0
 
 
 @contextlib.contextmanager

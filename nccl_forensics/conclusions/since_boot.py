@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import has_rows
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
 from nccl_forensics.words import first_label
@@ -20,7 +21,7 @@ def with_wall_times(store: Store) -> Store:
     A crash that firmware kept (pstore) is of an earlier boot than the one that a running host tells of. Two boot times of one host that
     differ leave its log as it is: nothing tells under which it was written.
     """
-    logs = [t for t in _TABLES if store.has(t) and _counted(store.scan(t)).head(1).collect().height]
+    logs = [t for t in _TABLES if store.has(t) and has_rows(_counted(store.scan(t)))]
     if not logs:
         return store
     views = Resolver(store)

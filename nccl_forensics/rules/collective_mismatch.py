@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.advice import AGREE_ON_STEPS, COMPARE_CALLS
@@ -150,7 +151,7 @@ def collective_mismatch_by_line(
 ) -> Iterator[Finding]:
     """Few ranks that stand where nobody has called before, while all others stand in calls of the steps before, and recorders show no group
     that parts, nor that the call is one of each step in a branch of its own."""
-    if divergences is not None and divergences.collect().height:
+    if has_rows(divergences):
         return
     branched = (pl.col("cause") == "group-deadlock") & (pl.col("alternative") == "collective-skipped")
     other_order = stalls.filter(branched).select("rank").collect()["rank"].to_list() if stalls is not None else []

@@ -99,8 +99,8 @@ def ddp_bucket_passed(
 ) -> Iterator[Finding]:
     """Ranks that left out a reduction of the others' reducer, unless DDP itself says whose gradients did not come; where recorders tell of
     neither, by where the ranks ended."""
-    said = rank_reports is not None and rank_reports.filter(pl.col("kind") == "ddp-unused").head(1).collect().height
-    if said or (endings is not None and endings.filter(pl.col("signature") == "ddp-unused").collect().height):
+    said = has_rows(rank_reports, pl.col("kind") == "ddp-unused")
+    if said or has_rows(endings, pl.col("signature") == "ddp-unused"):
         return
     if past_backward is not None and not any(has_rows(recorded) for recorded in (reducer_skips, divergences, ring_receivers)):
         yield from _by_their_ends(past_backward.collect())

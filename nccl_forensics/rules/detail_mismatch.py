@@ -22,6 +22,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words, verb
@@ -38,7 +39,7 @@ from nccl_forensics.words import ranks_words, verb
 def collective_mismatch_unreadable(rank_reports: pl.LazyFrame, divergences: pl.LazyFrame | None) -> Iterator[Finding]:
     """At most one finding: DETAIL found ranks in different calls, and what it prints of the other cannot be read, or whose call that is is
     not known, or it prints no number of the call."""
-    if divergences is not None and divergences.head(1).collect().height:
+    if has_rows(divergences):
         return
     rows = rank_reports.filter((pl.col("kind") == "detail-mismatch") & pl.col("rank").is_not_null()).sort("source_id", "line_no").collect()
     differs = pl.col("differs").fill_null("").str.split(",")

@@ -21,6 +21,7 @@ from typing import Any
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.stalls import stall_findings
@@ -58,7 +59,7 @@ def group_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
 def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | None) -> Iterator[Finding]:
     """Everyone enqueued everything, and two operations of two groups stand in opposite orders on ranks that share both groups. Lines of
     NCCL's logs do not tell that an operation did not end: that the logs do is all there is."""
-    failed = failures is not None and failures.collect().height > 0
+    failed = has_rows(failures)
     for row, pairs in _alike(inversions.sort("group_key", "other_key").collect().to_dicts()):
         ranks = tuple(row["ranks"]) if row["majority"] else ()
         # Groups of one description are as many copies of one line of the program.

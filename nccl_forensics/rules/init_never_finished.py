@@ -69,7 +69,7 @@ def init_never_finished(
     waiting = tails.filter(pl.col("message").str.starts_with("Using network ")).join(asked, on=["host", "pid"], how="semi")
     if waiting.height < 2:
         return
-    if comms is not None and comms.head(1).collect().height:
+    if has_rows(comms):
         yield from _left_out(waiting, tails.join(waiting, on=["host", "pid"], how="anti"), processes)
         return
     if waiting.height < tails.height or _calls_done(progress):
@@ -132,7 +132,7 @@ def _calls_done(progress: pl.LazyFrame | None) -> bool:
     """Whether recorders show calls that are over: communicators were made then, and the logs were filtered, or cut."""
     if progress is None:
         return False
-    return progress.filter((pl.col("domain") == "fr") & (pl.col("last_done") > 0)).head(1).collect().height > 0
+    return has_rows(progress, (pl.col("domain") == "fr") & (pl.col("last_done") > 0))
 
 
 def _left_out(waiting: pl.DataFrame, others: pl.DataFrame, processes: pl.LazyFrame | None) -> Iterator[Finding]:

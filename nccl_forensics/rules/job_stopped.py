@@ -22,6 +22,7 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, gave_up, timely, while_it_stood
@@ -100,13 +101,13 @@ def job_stopped(
         got_over = lived_on() | pl.col("type").fill_null("").str.contains(_BY_SIGNAL)
         raised = exceptions.filter(~got_over).collect().height
         own += [f"exceptions ({raised})"] if raised else []
-    if worker_exits is not None and worker_exits.filter(pl.col("kind").is_in(["scheduler-oom", "memory-monitor"])).head(1).collect().height:
+    if has_rows(worker_exits, pl.col("kind").is_in(["scheduler-oom", "memory-monitor"])):
         own.append("a kill for want of memory")
     if worker_exits is not None and _before(worker_exits):
         own.append("a task that ended before")
     told: set[str] = set()
     job = job_of(job_signs, job_times, failures)
-    stuck = [frame for frame in (stalls, stack_stalls) if frame is not None and frame.head(1).collect().height]
+    stuck = [frame for frame in (stalls, stack_stalls) if has_rows(frame)]
     looked_at = thread_states is not None and _looked_at(thread_states)
     if scheduler_jobs is not None:
         # A job that stands runs into its limit, or is cancelled by whoever sees it.
@@ -233,7 +234,7 @@ def _unsure(found: Finding) -> Finding:
 def _launcher(exits: pl.LazyFrame, *, looked_at: bool) -> Iterator[Finding]:
     """The launcher was told to end, and nothing of the job says that it had failed or stood still before."""
     # A worker that failed comes first, whatever the launchers of the other hosts were then told.
-    if exits.filter(pl.col("kind").is_in(["scheduler", "root-cause", "failure", "failed"])).head(1).collect().height:
+    if has_rows(exits, pl.col("kind").is_in(["scheduler", "root-cause", "failure", "failed"])):
         return
     rows = exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
     part = rows.sort("source_id", "line_no").collect()

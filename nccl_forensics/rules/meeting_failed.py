@@ -26,6 +26,7 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Finding, given
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words, verb
@@ -178,10 +179,7 @@ def host_stall_by_unique_id(exceptions: pl.LazyFrame, endings: pl.LazyFrame | No
     if not told:
         return
     # A rank that failed inside NCCL never wrote its id either: what it says of that is nearer to the cause.
-    if (
-        nccl_errors is not None
-        and nccl_errors.filter((pl.col("level") == "WARN") & (pl.col("kind") != "propagation")).head(1).collect().height
-    ):
+    if has_rows(nccl_errors, (pl.col("level") == "WARN") & (pl.col("kind") != "propagation")):
         return
     roots = {int(m[2]) for m, _ in told}
     default = all(_DEFAULT_KEY.match(m[3]) for m, _ in told) and len(roots) == 1
@@ -217,7 +215,7 @@ def store_gone(exceptions: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterat
     """At most one finding: ranks that waited for the unique id lost the store, and of no process is it known why it ended."""
     known = exceptions.filter(pl.col("signature") == "store-closed").sort("source_id", "line_no").collect()
     rows = known.filter(pl.col("message").str.contains(_UNIQUE_ID.pattern))
-    if not rows.height or (endings is not None and endings.filter(pl.col("own")).head(1).collect().height):
+    if not rows.height or has_rows(endings, pl.col("own")):
         return
     waiters = sorted({int(m[1]) for text in rows["message"].to_list() if (m := _UNIQUE_ID.search(str(text))) and _DEFAULT_KEY.match(m[3])})
     yield Finding(

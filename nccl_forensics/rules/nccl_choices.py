@@ -22,6 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 
@@ -37,7 +38,7 @@ def nccl_slow_choice(
     least_gb_s: Annotated[float, "bandwidth per channel inside a host below which a search has failed"] = 1.0,
 ) -> Iterator[Finding]:
     """Protocols of large messages; then graphs."""
-    forced = settings is not None and settings.filter(pl.col("name").is_in(["NCCL_PROTO", "NCCL_ALGO"])).collect().height > 0
+    forced = has_rows(settings, pl.col("name").is_in(["NCCL_PROTO", "NCCL_ALGO"]))
     if nccl_tuning is not None and not forced:
         slow = (
             nccl_tuning.filter((pl.col("bytes") >= large_bytes) & (pl.col("proto").str.to_uppercase() == "LL"))
@@ -58,7 +59,7 @@ def nccl_slow_choice(
             )
     if nccl_graphs is None:
         return
-    linked = nccl_topo is not None and nccl_topo.filter(pl.col("element") == "nvlink").collect().height > 0
+    linked = has_rows(nccl_topo, pl.col("element") == "nvlink")
     rings = nccl_graphs.filter((pl.col("pattern") == 4) & (pl.col("gpus").list.len() > 1) & (pl.col("channels") > 0)).collect()
     for row in rings.sort("source_id", "id").iter_rows(named=True):
         crosses = linked and row["type_intra"] in ("PHB", "SYS", "PXB", "PIX")

@@ -22,6 +22,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.cuda_errors import cuda_error, fault_of, texts
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Evidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.endings import nobody_missed, raised_at
@@ -60,14 +61,14 @@ def _any(texts: tuple[str, ...]) -> pl.Expr:
 def shm_exhausted_nccl(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
     """Shared memory segments that NCCL could not make for want of space: a fault of the host, not of a rank."""
     about = nccl_errors.filter(pl.col("kind") == "shm")
-    said = about.filter(_any((_NO_SPACE,))).head(1).collect().height > 0
+    said = has_rows(about, _any((_NO_SPACE,)))
     # Up to 2.21 the line has no error text: a tmpfs that cannot be extended is full, while a segment that cannot be made may have other
     # reasons.
     unsaid = ~pl.col("message").str.contains(r"error: ")
     extending = _any(("failed to extend",)) & unsaid
     wanted = about.filter(_any((_NO_SPACE,)) | extending)
-    guessed = not wanted.head(1).collect().height
-    if guessed and not about.filter(~_any(_NO_SEGMENT) | ~unsaid).head(1).collect().height:
+    guessed = not has_rows(wanted)
+    if guessed and not has_rows(about, ~_any(_NO_SEGMENT) | ~unsaid):
         wanted = about
     rows = where_reported(wanted, processes)
     if rows.height:

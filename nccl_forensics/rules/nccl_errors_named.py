@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import NOBODY, hosts_of, ranks_of, where_reported
@@ -516,9 +517,9 @@ def _finding(rows: pl.DataFrame, meaning: _Named) -> Finding:
 )
 def shape_mismatch_by_nccl(nccl_errors: pl.LazyFrame, divergences: pl.LazyFrame | None, settings: pl.LazyFrame | None) -> Iterator[Finding]:
     """NCCL's network received another number of bytes than it expected, where neither operations nor settings tell what differed."""
-    if divergences is not None and divergences.collect().height:
+    if has_rows(divergences):
         return
-    if settings is not None and settings.filter(pl.col("differs")).collect().height:
+    if has_rows(settings, pl.col("differs")):
         return
     rows = nccl_errors.filter((pl.col("kind") == "size-mismatch") & (pl.col("level") == "WARN")).sort("source_id", "line_no").collect()
     if not rows.height:

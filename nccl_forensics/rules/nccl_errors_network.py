@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import NOBODY, hosts_of, own_addresses, ranks_of, still_trying, where_reported
@@ -88,7 +89,7 @@ def _no_interface(nccl_errors: pl.LazyFrame, settings: pl.LazyFrame | None, peop
     none = where_reported(nccl_errors.filter(unaddressed), people)
     # A process that connects has the address from its peer, in a message: one that was misread says nothing of an interface.
     own = none.filter(pl.col("kind") == "no-interface")
-    if own.height or nccl_errors.filter(pl.col("kind") == "truncated-message").head(1).collect().height:
+    if own.height or has_rows(nccl_errors, pl.col("kind") == "truncated-message"):
         none = own
     if not none.height:
         return
@@ -394,7 +395,7 @@ def _refused_inside(
     )
     address = pl.col("message").str.extract(_ADDRESS.pattern).str.split("<").list.first()
     near = refused.filter(address.is_null() | address.is_in(targets)).join(ends, on=["source_id", "host", "pid"], nulls_equal=True)
-    return near.filter(pl.col("line_no") + 1 >= pl.col("last_line")).head(1).collect().height > 0
+    return has_rows(near, pl.col("line_no") + 1 >= pl.col("last_line"))
 
 
 def _after_meeting(rows: pl.DataFrame, comms: pl.LazyFrame | None, bootstrapped: pl.LazyFrame | None) -> bool:
@@ -409,7 +410,7 @@ def _other_type(nccl_errors: pl.LazyFrame) -> bool:
     """Whether some rank was answered by a socket of another type (NCCL src/misc/socket.cc): it meets a peer that speaks another
     transport."""
     answered = (pl.col("kind") == "handshake-mismatch") & pl.col("message").str.contains("wrong type", literal=True)
-    return bool(nccl_errors.filter(answered).head(1).collect().height)
+    return has_rows(nccl_errors, answered)
 
 
 def _failed_themselves(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, refused: pl.DataFrame) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, people, place
@@ -103,7 +104,7 @@ def topology_dump(
 ) -> Iterator[Finding]:
     """GPUs of a dump (NCCL_TOPO_DUMP_FILE) with fewer NVLinks or PCIe lanes than the others of their host; a file that NCCL was given to
     read is judged by a rule of its own."""
-    if job_settings is not None and job_settings.filter(pl.col("name") == "NCCL_TOPO_FILE").head(1).collect().height:
+    if has_rows(job_settings, pl.col("name") == "NCCL_TOPO_FILE"):
         return
     who = people(processes)
     rows = located(nccl_topo, source_hosts)

@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.frames import text_of, typed
+from nccl_forensics.frames import has_rows, text_of, typed
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import hosts_of
@@ -79,7 +79,7 @@ def ras_behind(
     places = pl.Series("place", [order.get(s, s) for s in counts["source_id"]], dtype=pl.Int64)
     counts = counts.with_columns(places).sort("time_raw_ns", "place", nulls_last=True, maintain_order=True)
     world, alike = _world(nccl_ras_ranks), _alike(nccl_ras_groups)
-    failed = failures is not None and failures.collect().height > 0
+    failed = has_rows(failures)
     for (comm, op), part in counts.group_by("comm_id", "op", maintain_order=True):
         reports = part["report"].unique(maintain_order=True).to_list()
         last = part.filter(pl.col("report") == reports[-1])

@@ -27,6 +27,7 @@ from typing import Any
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.views.calls import op_word
@@ -107,7 +108,7 @@ def gpu_stall_by_analysis(reports: pl.LazyFrame, dumps: pl.LazyFrame | None) -> 
 def _first(reports: pl.LazyFrame, dumps: pl.LazyFrame | None) -> pl.DataFrame:
     """What the analyzer says of the first call of each group; nothing where dumps themselves are at hand."""
     said = reports.filter((pl.col("kind") == "recorder-analysis") & pl.col("ranks").list.len().gt(0)).sort("source_id", "line_no")
-    if dumps is not None and dumps.head(1).collect().height:
+    if has_rows(dumps):
         said = said.head(0)
     plain = said.with_columns(op=op_word(pl.col("op"))).filter(~pl.col("op").str.split(" ").list.first().is_in(_NO_COLLECTIVE))
     once = plain.unique(["detail", "seq", "op", "ranks", "differs"], keep="first", maintain_order=True)

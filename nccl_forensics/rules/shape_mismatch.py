@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.advice import COMPARE_CALLS, COMPARED_AGAIN
@@ -80,7 +81,7 @@ def shape_mismatch_by_transport(
 ) -> Iterator[Finding]:
     """A transport that received more bytes than it expected, where no recorder tells whose size was wrong: unless what others recorded
     leaves only the one that sent them, or only the one that aborted."""
-    if divergences is not None and divergences.collect().height:
+    if has_rows(divergences):
         return
     rows = endings.filter(pl.col("signature") == "gloo-size-mismatch").sort("rank").collect()
     if not rows.height:

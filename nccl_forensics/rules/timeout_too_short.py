@@ -22,6 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import group_words, operation_words, ranks_words
@@ -48,7 +49,7 @@ def timeout_too_short(
         .unique("group_key", keep="first", maintain_order=True)
         .collect()
     )
-    failed = failures is not None and failures.collect().height > 0
+    failed = has_rows(failures)
     for row in waits.iter_rows(named=True):
         over = row["wait_ms"] >= row["timeout_ms"] and failed
         seconds, limit = row["wait_ms"] / 1e3, row["timeout_ms"] / 1e3

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import has_rows, text_of
 from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.advice import COMPARE_CALLS
@@ -131,7 +131,7 @@ def _later(own: dict[str, object], peers: list[int], operations: pl.LazyFrame) -
 
 def _groups(calls: pl.LazyFrame, divergences: pl.LazyFrame | None) -> Iterator[pl.DataFrame]:
     """Ranks of one group that stand at one position, as far as nothing better tells their operations."""
-    if divergences is not None and divergences.collect().height:
+    if has_rows(divergences):
         return
     for _, part in calls.collect().group_by("group_key", "seq", maintain_order=True):
         inside = part["pg_rank"].drop_nulls()

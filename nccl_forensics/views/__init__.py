@@ -127,12 +127,11 @@ class Resolver:
             return self._source.holds(name)
         calls = self._calls.get(name)
         # The first operation of each communicator and rank is among those that tell.
-        return (calls.telling if calls is not None else frame).head(1).collect().height > 0
+        return has_rows(calls.telling if calls is not None else frame)
 
     def shows(self, name: str, what: pl.Expr) -> bool:
         """Whether a table or view is there and has a row of which this is true."""
-        frame = self.get(name)
-        return frame is not None and has_rows(frame.filter(what))
+        return has_rows(self.get(name), what)
 
     def words(self, name: str) -> pl.LazyFrame | None:
         """Of a table that has columns of its own for each row what its rows share, each sort once; without those columns."""

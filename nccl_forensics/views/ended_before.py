@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 
 import polars as pl
 
+from nccl_forensics.frames import has_rows
 from nccl_forensics.views.pids import Pids
 
 #: What a process says whose peer ended.
@@ -76,7 +77,7 @@ def not_stopped(
         return []  # told to end from outside, it stops all that still run: one may have ended in good order
     batch = lines.filter(pl.col("kind") == "closing-signal")
     failed = worker_exits.filter(pl.col("kind").is_in(["failed", "failure", "root-cause"]) & pl.col("pid").is_not_null())
-    if failed.join(batch.lazy(), on="pid", how="anti").head(1).collect().height:
+    if has_rows(failed.join(batch.lazy(), on="pid", how="anti")):
         return []  # it says who failed: that is the one
     pids = batch["pid"].drop_nulls().unique().sort().to_list()
     launched = path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("attempt_local_rank").unique().collect().height

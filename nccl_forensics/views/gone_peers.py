@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label
 
@@ -328,7 +328,7 @@ def _ended_early(members: pl.DataFrame, progress: pl.LazyFrame, nccl_errors: pl.
     """Ranks that ended the communicator long before the last collective in it, where most others have not ended it and nobody failed. Who
     leaves one call out comes to its end one call earlier, too."""
     done = members.filter(pl.col("ended").is_not_null())
-    failed = nccl_errors is not None and nccl_errors.filter(pl.col("level") == "WARN").head(1).collect().height
+    failed = has_rows(nccl_errors, pl.col("level") == "WARN")
     if failed or not 0 < done.height * 2 < members.height:
         return []
     here = (pl.col("domain") == "nccl") & (pl.col("group_key") == members["comm_key"][0])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from nccl_forensics.frames import text_of
+from nccl_forensics.frames import has_rows, text_of
 from nccl_forensics.stacks.places import WAITING_ON_GPU
 from nccl_forensics.views.looked_at import looked_at_while_moving
 
@@ -79,7 +79,7 @@ def stand_by_themselves(stuck: pl.LazyFrame) -> bool:
     """Whether a group whose members are all seen stands in an operation that all of them entered, none finished, and none has anything open
     before: a rank of which nothing is seen does not hold it up, nor those who wait for this group."""
     whole = (pl.col("domain") == "fr") & ~pl.col("held") & pl.col("size").is_not_null() & (pl.col("ranks").list.len() >= pl.col("size"))
-    return stuck.filter(whole).head(1).collect().height > 0
+    return has_rows(stuck, whole)
 
 
 #: Calls in which some members are done before others: whoever only sends, or only receives, waits for nobody else.

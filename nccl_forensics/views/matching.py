@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from nccl_forensics.folding import FoldedTable
-from nccl_forensics.frames import text_of, typed
+from nccl_forensics.frames import has_rows, text_of, typed
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word, placed
@@ -216,7 +216,7 @@ def operations(
     numbered: Numbered | None = None
     if nccl_ops is not None:
         folded = _folded(nccl_ops, "nccl_ops")
-        told = comms is not None and comms.head(1).collect().height > 0
+        told = has_rows(comms)
         members = members_of(comms, processes) if told else members_by_size(folded.words, processes)
         holed = overwritten.collect()["source_id"].to_list() if overwritten is not None else []
         numbered = numbered_calls(folded, members, holed)

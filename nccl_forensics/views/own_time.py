@@ -6,7 +6,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.collective_kernels import PAIRWISE
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.source_hosts import one_host
@@ -71,7 +71,7 @@ def _hosts_told(seen: set[int], processes: pl.LazyFrame | None) -> bool:
     if processes is None:
         return False
     named = processes.filter(pl.col("rank").is_in(sorted(seen)) & pl.col("host").is_not_null())
-    return named.head(1).collect().height > 0
+    return has_rows(named)
 
 
 def _one_clock(least: pl.Series) -> bool:

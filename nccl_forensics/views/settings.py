@@ -10,7 +10,7 @@ import polars as pl
 from nccl_forensics.facts.setting_effects import is_setting
 from nccl_forensics.facts.settings import MUST_AGREE
 from nccl_forensics.folding import FoldedTable
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 
@@ -92,7 +92,7 @@ def job_settings(
 ) -> pl.LazyFrame:
     """``settings`` without those of NCCL where all that is known of the job is that it communicates through other libraries: such a setting
     stands in many an environment and does nothing there."""
-    if any(t is not None and t.head(1).collect().height for t in (comms, nccl_env, nccl_versions)):
+    if any(has_rows(t) for t in (comms, nccl_env, nccl_versions)):
         return settings
     told: set[object] = set()
     if trace_ranks is not None:

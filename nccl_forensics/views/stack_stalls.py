@@ -39,12 +39,12 @@ def stack_stalls(
     collective-skipped or collective-mismatch. Empty where better evidence names a rank: operations that part, a rank that is behind, a rank
     that died, or recorders that show that the rank came and finished what the others waited in.
     """
-    told = any(frame is not None and frame.collect().height > 0 for frame in (stalls, divergences))
+    told = any(has_rows(frame) for frame in (stalls, divergences))
     # Where operations show who is behind in which group, standing in another group's collective is no fault.
-    told = told or (blockers is not None and blockers.filter(~pl.col("kind").is_in(["unseen", "passed"])).collect().height > 0)
-    died = endings is not None and endings.filter(pl.col("own")).collect().height > 0
+    told = told or has_rows(blockers, ~pl.col("kind").is_in(["unseen", "passed"]))
+    died = has_rows(endings, pl.col("own"))
     # That ranks wait for one of which nothing is seen is no failure: its dump may be what was not collected.
-    failed = failures is not None and failures.filter(pl.col("sign") != WAITS).collect().height > 0
+    failed = has_rows(failures, pl.col("sign") != WAITS)
     rows: list[dict[str, object]] = []
     known = last_calls.select("rank", "moved", "place").collect() if last_calls is not None else None
     moved = dict(known.select("rank", "moved").iter_rows()) if known is not None else {}

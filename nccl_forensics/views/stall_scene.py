@@ -102,12 +102,12 @@ def gave_up_waiting(rank_reports: pl.LazyFrame | None, watchdog: pl.LazyFrame | 
         (watchdog, ("timeout", "failure", "heartbeat-stuck")),
         (endings, ("victim",)),
     )
-    return any(table is not None and table.filter(pl.col("kind").is_in(kinds)).collect().height > 0 for table, kinds in told)
+    return any(has_rows(table, pl.col("kind").is_in(kinds)) for table, kinds in told)
 
 
 def held_for_long(looks: pl.LazyFrame | None, motion: pl.LazyFrame | None) -> bool:
     """Whether recorders tell that what is open has been so for far longer than anything before: as long a wait as one that is given up."""
-    return looks is not None and not advances(motion) and standing(looks).head(1).collect().height > 0
+    return looks is not None and not advances(motion) and has_rows(standing(looks))
 
 
 def waiting_shares(trace_measures: pl.LazyFrame | None) -> dict[int, float]:
@@ -125,7 +125,7 @@ def at_a_moment(dumps: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None, t
     is not known where nothing timed out."""
     if has_rows(training_steps):
         return True
-    if worker_exits is not None and worker_exits.filter(pl.col("kind") == "scheduler").head(1).collect().height:
+    if has_rows(worker_exits, pl.col("kind") == "scheduler"):
         return True
     written = dumps.filter(pl.col("use") == "chosen").select("encoding").collect()["encoding"] if dumps is not None else pl.Series([""])
     return bool((written == "json").all()) and written.len() > 0

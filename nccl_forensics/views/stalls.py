@@ -122,7 +122,7 @@ def stalls(
         timed_out=gave_up_waiting(rank_reports, watchdog, endings) or held_for_long(looks, motion),
         at_a_moment=at_a_moment(dumps, worker_exits, training_steps),
         ended=has_rows(training_ends),
-        parted=divergences is not None and divergences.collect().height > 0,
+        parted=has_rows(divergences),
         dead=gone(endings, gone_peers),
         waiting_share=waiting_shares(trace_measures),
     )
@@ -449,7 +449,7 @@ def _stall(rank: int, row: Mapping[str, object], stack: Mapping[str, object] | N
 
 def _recorded_open(progress: pl.LazyFrame) -> bool:
     """Whether a recorder holds work that is not completed: NCCL's lines, which may be many, are looked through for nothing else."""
-    return progress.filter((pl.col("domain") == "fr") & pl.col("first_pending").is_not_null()).head(1).collect().height > 0
+    return has_rows(progress, (pl.col("domain") == "fr") & pl.col("first_pending").is_not_null())
 
 
 def _swapped(jumped: Mapping[int, tuple[Mapping[str, object], object]], found: dict[int, dict[str, object]]) -> bool:

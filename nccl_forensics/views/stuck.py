@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.matching import cut_rings
@@ -58,7 +58,7 @@ def stuck(
     blocked: set[tuple[str, str]] = set()
     behind = False
     if waits is not None:
-        behind = waits.filter(pl.col("kind") == "unseen").head(1).collect().height > 0
+        behind = has_rows(waits, pl.col("kind") == "unseen")
         blocked = set(waits.filter(pl.col("kind") != "unseen").select("domain", "group_key").unique().collect().rows())
     if divergences is not None:
         blocked |= set(divergences.filter(pl.col("sure")).select("domain", "group_key").unique().collect().rows())
@@ -184,7 +184,7 @@ def _held_before(progress: pl.LazyFrame) -> bool:
     behind that."""
     done = progress.filter(pl.col("last_done").is_not_null() & pl.col("first_pending").is_not_null())
     peers = progress.group_by("domain", "group_key").agg(pl.col("last_done").max().alias("furthest"))
-    return done.join(peers, on=["domain", "group_key"]).filter(pl.col("first_pending") <= pl.col("furthest")).head(1).collect().height > 0
+    return has_rows(done.join(peers, on=["domain", "group_key"]), pl.col("first_pending") <= pl.col("furthest"))
 
 
 def _size(group: dict[str, Any], world: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.values.shapes import elements
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
@@ -37,7 +37,7 @@ def unequal_exchanges(stuck: pl.LazyFrame, operations: pl.LazyFrame | Calls, dum
     (gloo/transport/tcp/pair.cc). Cites the odd one's entry, else the first."""
     early = (pl.col("version_major") < 2) | ((pl.col("version_major") == 2) & (pl.col("version_minor") < _TRUSTED))
     untrusted = dumps.filter((pl.col("use") == "chosen") & early.fill_null(value=True))
-    if untrusted.head(1).collect().height:
+    if has_rows(untrusted):
         return pl.LazyFrame(schema=UNEQUAL_EXCHANGES)
     calls = calls_of(operations)
     waited = stuck.filter((pl.col("domain") == "fr") & pl.col("op").is_in(EXCHANGES) & (pl.col("ranks").list.len() >= pl.col("size")))

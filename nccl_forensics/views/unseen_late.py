@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.collective_kernels import PAIRWISE
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.views import view
 
 UNSEEN_LATE = typed(
@@ -37,7 +37,7 @@ def unseen_late(
     size = int(str(world)) if world is not None else 0
     missing = set(range(size)) - seen if size <= len(seen) + 1 else set()  # a trace may state any size
     row = _row(trace_matches, trace_collectives, traces, size) if len(missing) == 1 and len(seen) > 1 else None
-    if row is None or (lag is not None and lag.filter(pl.col("rank").is_in(list(missing))).collect().height):
+    if row is None or has_rows(lag, pl.col("rank").is_in(list(missing))):
         return pl.LazyFrame(schema=UNSEEN_LATE)
     return pl.LazyFrame([{"rank": missing.pop(), "world_size": world, **row}], schema=UNSEEN_LATE)
 
@@ -45,7 +45,7 @@ def unseen_late(
 def _row(matches: pl.LazyFrame, collectives: pl.LazyFrame, traces: pl.DataFrame, world: int) -> dict[str, object] | None:
     """What the traced ranks wait in, where they wait for a rank that is not among them."""
     # Neighbours of a pipeline wait for each other in turns, in a good job too.
-    if collectives.filter(pl.col("op").is_in(PAIRWISE)).head(1).collect().height:
+    if has_rows(collectives, pl.col("op").is_in(PAIRWISE)):
         return None
     everybody = (pl.col("group_size").fill_null(world) == world) & (pl.col("capture") == 0) & pl.col("step").is_not_null()
     calls = (

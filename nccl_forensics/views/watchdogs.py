@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.frames import text_of, typed
+from nccl_forensics.frames import has_rows, text_of, typed
 from nccl_forensics.views import view
 
 CALLS = typed("group_key:str group_desc:str rank:i32 pg_rank:i32 seq:i64 op:str numel_in:i64 numel_out:i64 source_id:u32 line_no:u32")
@@ -41,7 +41,7 @@ def watchdog_lines(watchdog: pl.LazyFrame) -> pl.LazyFrame:
         how="left",
         nulls_equal=True,
     ).with_columns(pg_name=pl.coalesce("pg_name", "named"))
-    several = bool(named.filter(pl.col("named") != "0").head(1).collect().height)
+    several = has_rows(named, pl.col("named") != "0")
     default = (pl.col("pg_desc") == "default_pg") | (pl.col("pg_name") == "0") | pl.col("pg_name").is_null()
     rank = pl.coalesce(pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank")), pl.when(default).then(pl.col("pg_rank")))
     # Lines of old releases name the group by its local number only, or not at all: one group 0 is taken for the default one, unless
