@@ -66,9 +66,11 @@ def environment_mismatch(
     for (name,), part in differing.group_by("name", maintain_order=True):
         shown = {str(r["value"]): set(r["ranks"]) for r in part.iter_rows(named=True) if r["value"] is not None}
         bare = set().union(*(r["ranks"] for r in part.iter_rows(named=True) if r["value"] is None))
-        place = int(str(part["line_no"].min() or 0))
-        silent = {r for r, lines in lines_of.items() if lines > _BEYOND * place} - bare - set().union(*shown.values())
-        initialised = (up & set(lines_of)) - silent - bare - set().union(*shown.values())
+        place = part.filter(pl.col("origin").ne_missing("environment") & pl.col("value").is_not_null())["line_no"].min()
+        # What dumps of environments alone tell, no log can be missing: these logs show no settings.
+        logged = {} if place is None else lines_of
+        silent = {r for r, lines in logged.items() if lines > _BEYOND * int(str(place))} - bare - set().union(*shown.values())
+        initialised = (up & set(logged)) - silent - bare - set().union(*shown.values())
         in_init = not silent and len(initialised) > 1
         if (in_init or silent) and _printed_before(part, over):
             silent |= initialised

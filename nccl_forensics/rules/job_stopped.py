@@ -321,6 +321,7 @@ def _events(events: pl.LazyFrame, own: list[str], ended: set[str], job: Job) -> 
         .collect()
     )
     gone = _not_ready(rows)
+    evicted = set(rows.filter(pl.col("reason") == "TaintManagerEviction")["object"].to_list())
     for (thing, reason), part in rows.group_by("object", "reason", maintain_order=True):
         name = str(thing).partition("/")[2]
         if reason in TAKEN_AWAY and name in ended:
@@ -334,6 +335,9 @@ def _events(events: pl.LazyFrame, own: list[str], ended: set[str], job: Job) -> 
             what = thing or "a pod"
             tie = _of_pod(job, name) if thing else "open"
             yield tied(_finding(f"{what} {TAKEN_AWAY[str(reason)]}", f"{what} {reason}", part, own, True, None, ()), tie)
+        elif thing in gone and thing not in evicted:
+            lost = _finding(f"the node of {thing} was not ready", f"{thing} {reason}", part, own, True, "node-failed", gone[thing])
+            yield tied(_with_ranks(lost, job), _of_pod(job, name))
         elif str(thing).lower().startswith("node/"):
             yield _finding(
                 f"node {name} {_NODE_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, "node-failed", (name,), weak=True

@@ -55,7 +55,7 @@ def mtu_mismatch(
 ) -> Iterator[Finding]:
     """Probes first, which prove it; then what the hosts are set to, by their tools, or where these tell no MTU by NCCL's queue pairs."""
     if pings is not None:
-        yield from _probed(located(pings, source_hosts), full_size)
+        yield from _probed(located(pings, source_hosts), full_size, _homes(net_addresses, source_hosts))
     if packets is not None:
         yield from _refused(located(packets.filter(pl.col("mtu_bytes").is_not_null()), source_hosts))
     if net_interfaces is not None:
@@ -88,7 +88,16 @@ def _of_queue_pairs(nccl_notes: pl.LazyFrame) -> pl.DataFrame:
     ).collect()
 
 
-def _probed(rows: pl.DataFrame, full: int) -> Iterator[Finding]:
+def _homes(net_addresses: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None) -> dict[str, str]:
+    """Hosts by the addresses that they alone list."""
+    if net_addresses is None:
+        return {}
+    known = located(net_addresses, source_hosts).filter(pl.col("address").is_not_null() & pl.col("host").is_not_null())
+    alone = known.filter(pl.col("host").n_unique().over("address") == 1)
+    return {str(a): str(h) for a, h in alone.select("address", "host").iter_rows()}
+
+
+def _probed(rows: pl.DataFrame, full: int, home: Mapping[str, str]) -> Iterator[Finding]:
     refused = rows.filter(pl.col("outcome") == "frag-needed")
     for (host, target), part in refused.group_by("host", "target", maintain_order=True):
         row = part.row(0, named=True)
@@ -114,6 +123,7 @@ def _probed(rows: pl.DataFrame, full: int) -> Iterator[Finding]:
         )
     ended = rows.filter((pl.col("outcome") == "statistics") & (pl.col("tool") == "ping"))
     replies = ended.filter((pl.col("received") > 0) & (pl.col("size_bytes") < full))
+    large = ended.filter((pl.col("received") > 0) & (pl.col("size_bytes") >= full)).select("host", "target", "size_bytes").rows()
     small = {(h, t) for h, t in replies.select("host", "target").iter_rows()}
     told = {
         (h, t)
@@ -122,12 +132,16 @@ def _probed(rows: pl.DataFrame, full: int) -> Iterator[Finding]:
     for row in ended.filter((pl.col("received") == 0) & (pl.col("size_bytes") >= full)).iter_rows(named=True):
         key = (row["host"], row["target"])
         if key in small and key not in told:
+            # Who gets packets of that size to another host is not at fault: the far end, or the way to it, is.
+            whole = [t for h, t, size in large if h == row["host"] and t != row["target"] and size >= row["size_bytes"]]
+            far = home.get(str(row["target"])) if whole else None
             yield _finding(
                 f"packets of {row['size_bytes'] + 28} bytes vanish on the path{_from(row['host'])} to {row['target']}, small ones return",
-                "Nobody reports that they are too long (a path MTU black hole): TCP and RoCE hang on large messages.",
+                "Nobody reports that they are too long (a path MTU black hole): TCP and RoCE hang on large messages."
+                + (f" They reach {whole[0]}." if whole else ""),
                 "error",
                 "high",
-                _hosts(row["host"]),
+                _hosts(far if whole else row["host"]),
                 (str(row["host"]), str(row["target"])),
                 [row],
             )

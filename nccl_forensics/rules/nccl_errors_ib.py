@@ -25,6 +25,7 @@ from nccl_forensics.facts.work_completions import EVENT, FAULTS, OTHERWISE, UNAN
 from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import own_addresses, still_trying, where_reported
+from nccl_forensics.views.lost_hosts import addresses
 from nccl_forensics.words import folded, natural
 
 _UNREACHABLE = (
@@ -77,7 +78,7 @@ def ib_error(
     rows, trying = _device_errors(nccl_errors, nccl_tails, processes)
     if not rows.height:
         return
-    over = {r["address"]: r for r in lost_hosts.collect().iter_rows(named=True)} if lost_hosts is not None else {}
+    over = _gone(rows, lost_hosts, nccl_network)
     dark = _port_down(host_nics, ib_ports)
     seen = processes.select("host").drop_nulls().unique().collect().height > 1
     # One that fell silent before its peers did, and tells of no error, may be the far end that is gone.
@@ -101,6 +102,17 @@ def ib_error(
         alone = host in failed or (seen and not failed and not gone)
         elsewhere = sorted(str(h) for h in failed) if host not in failed else []
         yield _at_devices(host, part, gone=gone, elsewhere=elsewhere, sure=alone and not trying, seen=seen or host in failed)
+
+
+def _gone(rows: pl.DataFrame, lost_hosts: pl.LazyFrame | None, nccl_network: pl.LazyFrame | None) -> dict[object, dict[str, object]]:
+    """The hosts that were gone by address. Where the job lost hosts that tell no address, and no more addresses than these are of no other
+    host, the addresses are theirs."""
+    lost = lost_hosts.collect().to_dicts() if lost_hosts is not None else []
+    over: dict[object, dict[str, object]] = {r["address"]: r for r in lost if r["address"] is not None}
+    nameless = [r for r in lost if r["address"] is None]
+    known = {address for _, address in addresses(nccl_network)}
+    ends = set(rows.select(_FAR_END.str.split("<").list.first()).to_series().drop_nulls().to_list()) - known
+    return {**over, **dict.fromkeys(ends, nameless[0])} if 0 < len(ends) <= len(nameless) else over
 
 
 def _device_errors(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame | None, processes: pl.LazyFrame) -> tuple[pl.DataFrame, bool]:

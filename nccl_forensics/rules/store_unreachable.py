@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.words import ranks_words
+from nccl_forensics.words import first_label, ranks_words
 
 #: ``(node0, 29500)`` or ``[node0]:29500`` (torch/csrc/distributed/c10d/socket.cpp).
 _TARGET = r"(?:\(|\[)([A-Za-z0-9._:%-]{1,253}?)(?:, |\]:)([0-9]{1,5})"
@@ -49,31 +49,41 @@ def store_unreachable(
     endings: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None = None,
     source_ranks: pl.LazyFrame | None = None,
+    source_hosts: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """One finding per address. Most ranks in vain: the address or its host; few: their own way there."""
+    """One finding per address. Most ranks, or hosts of launchers, in vain: the address or its host; few: their own way there."""
     rows = _failed(raised, watchdog, source_ranks)
     if not rows.height:
         return
     parts = pl.col("message").str.extract_groups(_TARGET).struct
     rows = rows.with_columns(target=parts.field("1"), port=parts.field("2"))
     known = endings.filter(pl.col("rank").is_not_null()).collect().height if endings is not None else 0
+    home = dict(source_hosts.select("source_id", "host").drop_nulls().collect().iter_rows()) if source_hosts is not None else {}
+    met = _met(raised, home)
     for (target, port), part in rows.group_by("target", "port", maintain_order=True):
         ranks = tuple(sorted(set(part["rank"].drop_nulls().to_list())))
         said = " ".join(part["message"].to_list())
         reason = next(
             (words for pattern, words in _REASONS if pl.Series([said]).str.contains(f"(?i){pattern}").any()), "no connection came about"
         )
-        few = 0 < len(ranks) * 2 <= known
+        own = {first_label(h) for s in part["source_id"].to_list() if (h := home.get(s))}
+        # Launchers have no rank: of those that give up, the hosts whose store's server answered others of the job.
+        there = tuple(sorted(str(h) for h in own)) if not ranks and len(own) * 2 <= len(met - own) + len(own) else ()
+        few = 0 < len(ranks) * 2 <= known or bool(there)
         place = f"{target}:{port}" if target else "the master's address"
         yield Finding(
-            title=f"{ranks_words(ranks) if ranks else 'a process'} could not reach the job's store at {place}: {reason}",
+            title=f"{ranks_words(ranks) if ranks else f'a process of {there[0]}' if there else 'a process'} could not reach the job's store at {place}: {reason}",
             summary="The others reached it: it is the way from these processes."
             if few
             else "The ranks meet there before anything else begins.",
             confidence="medium",
             ranks=ranks if few else (),
-            hosts=() if few or not target else (str(target),),
-            culprits=tuple(Culprit(rank=r) for r in ranks) if few else (Culprit(host=str(target)),) if target else (),
+            hosts=there if few else (str(target),) if target else (),
+            culprits=(tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in there))
+            if few
+            else (Culprit(host=str(target)),)
+            if target
+            else (),
             subject=("store", str(target), str(port)),
             evidence=cite(part, "the connection that failed"),
             evidence_total=part.height,
@@ -86,6 +96,16 @@ def store_unreachable(
                 ),
             ),
         )
+
+
+def _met(raised: pl.LazyFrame | None, home: dict[object, object]) -> set[str | None]:
+    """Hosts of processes that reached the store, and waited there for others."""
+    if raised is None:
+        return set()
+    waited = (
+        raised.filter(pl.col("message").str.contains(" clients joined", literal=True)).select("source_id").collect()["source_id"].to_list()
+    )
+    return {first_label(home[s]) for s in waited if home.get(s)}
 
 
 def _failed(raised: pl.LazyFrame | None, watchdog: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> pl.DataFrame:

@@ -32,7 +32,7 @@ LOST_NODE = "Node failure on "
 
 @view(rows="hosts x addresses")
 def lost_hosts(
-    nccl_network: pl.LazyFrame,
+    nccl_network: pl.LazyFrame | None,
     processes: pl.LazyFrame,
     endings: pl.LazyFrame | None,
     worker_exits: pl.LazyFrame | None,
@@ -41,7 +41,8 @@ def lost_hosts(
     pod_events: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """One row per address of such a host: its ``ranks`` that ended (all of a node that went away), and ``why`` in words. Peers find all
-    connections to these processes, and to those that their launcher then ends with them, unanswered: that tells of no link."""
+    connections to these processes, and to those that their launcher then ends with them, unanswered: that tells of no link. A node that the
+    job's own launcher lost, or whose pod is one of the job's, has a row without ``address`` where nothing tells any."""
     home: dict[str | None, set[int]] = {}
     place: dict[object, str | None] = {}
     for rank, host in processes.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null()).select("rank", "host").collect().rows():
@@ -53,6 +54,9 @@ def lost_hosts(
         found.setdefault(name, (home.get(name, set()), "the node went away"))
     for name in _pods(pods, pod_events):
         found.setdefault(name, (home.get(name, set()), "its pod was ended"))
+    unready = {name for name in pods_unready(pod_events) if any(_stem(name) == _stem(other) for other in home if other)}
+    for name in sorted(unready):
+        found.setdefault(name, (home.get(name, set()), "its node went away"))
     if endings is not None:
         own = pl.col("own") & pl.col("kind").is_in(_OF_ITSELF) & ~pl.col("signature").fill_null("").str.starts_with("nccl-")
         ended: dict[str, set[int]] = {}
@@ -61,17 +65,26 @@ def lost_hosts(
                 ended.setdefault(name, set()).add(rank)
         for name, ranks in ended.items():
             found.setdefault(name, (ranks, f"{ranks_words(sorted(ranks))} had ended there"))
-    where = nccl_network.filter(pl.col("item").is_in(INTERFACES) & pl.col("address").is_not_null() & pl.col("host").is_not_null())
-    rows = [
+    rows: list[dict[str, object]] = [
         {"host": host, "address": address, "ranks": sorted(found[name][0]), "why": found[name][1]}
-        for host, address in where.select("host", pl.col("address").str.split("<").list.first())
-        .unique()
-        .sort("host", "address")
-        .collect()
-        .rows()
+        for host, address in addresses(nccl_network)
         if (name := first_label(host)) in found
     ]
+    placed = {first_label(row["host"]) for row in rows}
+    rows += [
+        {"host": name, "address": None, "ranks": sorted(found[name][0]), "why": found[name][1]}
+        for name in sorted((nodes_lost(worker_exits, None) | unready) - placed)
+    ]
     return pl.DataFrame(rows, schema=LOST).lazy()
+
+
+def addresses(nccl_network: pl.LazyFrame | None) -> list[tuple[str, str]]:
+    """Hosts and the addresses by which peers know their processes."""
+    if nccl_network is None:
+        return []
+    where = nccl_network.filter(pl.col("item").is_in(INTERFACES) & pl.col("address").is_not_null() & pl.col("host").is_not_null())
+    told = where.select("host", pl.col("address").str.split("<").list.first()).unique().sort("host", "address")
+    return [(str(host), str(address)) for host, address in told.collect().rows()]
 
 
 def nodes_lost(worker_exits: pl.LazyFrame | None, scheduler_nodes: pl.LazyFrame | None) -> set[str]:
@@ -86,6 +99,19 @@ def nodes_lost(worker_exits: pl.LazyFrame | None, scheduler_nodes: pl.LazyFrame 
             first_label(n) for n in scheduler_nodes.filter(down).select(pl.col("node").drop_nulls().unique()).collect()["node"].to_list()
         }
     return {name for name in names if name}
+
+
+def pods_unready(pod_events: pl.LazyFrame | None) -> set[str]:
+    """Pods of which Kubernetes says that their node is not ready: it no longer hears from it."""
+    if pod_events is None:
+        return set()
+    told = pod_events.filter(pl.col("reason") == "NodeNotReady").select("object").collect()["object"].drop_nulls().to_list()
+    return {str(thing).partition("/")[2] for thing in told if str(thing).lower().startswith("pod/")}
+
+
+def _stem(name: str) -> str:
+    """What the pods of one job share of their names: all but the number at their ends."""
+    return name.rstrip("0123456789")
 
 
 def _pods(pods: pl.LazyFrame | None, pod_events: pl.LazyFrame | None) -> set[str]:

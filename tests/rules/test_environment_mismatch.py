@@ -40,6 +40,11 @@ def test_the_rank_that_lacks_it_is_named_with_its_own_host_and_where_the_line_is
     assert cited(finding) == [(0, 2), (None, None)]
 
 
+def test_a_setting_that_only_dumps_of_environments_tell_is_not_missing_from_logs() -> None:
+    dumped = settings("NCCL_ALGO", ("Ring", [0, 3])).with_columns(origin=pl.lit("environment"))
+    assert environment_mismatch.check(dumped, PEOPLE, OWN, None) == []
+
+
 def test_of_two_halves_the_one_that_sets_something_is_the_odd_one_with_less_confidence() -> None:
     [finding] = environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [1, 2])), PEOPLE, OWN, None)
     assert told(finding) == ("error", "medium", (1, 2))

@@ -304,6 +304,22 @@ def test_a_full_ping_that_vanishes_while_a_small_one_returns_is_a_black_hole():
     assert mtu_mismatch.check(None, None, None, table("pings", {**small, "received": 0}, large), None, HOSTS) == []
 
 
+def test_who_gets_large_packets_to_another_host_is_not_at_fault_for_a_black_hole():
+    rows = [
+        {"host": "a", "tool": "ping", "target": t, "outcome": "statistics", "size_bytes": size, "received": got}
+        for t, size, got in (("10.0.0.2", 56, 5), ("10.0.0.2", 8972, 0), ("10.0.0.3", 8972, 5))
+    ]
+    homes = table("net_addresses", {"host": "b", "address": "10.0.0.2"}, {"host": "c", "address": "10.0.0.3"})
+
+    def blamed(addresses: pl.LazyFrame | None, *given: dict[str, object]) -> list[str | None]:
+        [finding] = mtu_mismatch.check(None, addresses, None, table("pings", *given), None, HOSTS)
+        return [c.host for c in finding.culprits]
+
+    assert blamed(homes, *rows) == ["b"]
+    assert blamed(None, *rows) == []
+    assert blamed(homes, *rows[:2]) == ["a"]
+
+
 def test_queue_pairs_of_nccl_tell_the_mtu_of_each_host() -> None:
     def told(*codes: int, tools: pl.DataFrame | None = None) -> list[Finding]:
         notes = [{"kind": "ib-qp", "host": f"h{n}", "a": "0", "b": "1", "value": float(c), "source_id": n} for n, c in enumerate(codes)]

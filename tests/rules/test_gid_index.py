@@ -32,3 +32,14 @@ def test_the_routable_index_no_setting_and_ports_without_any_are_quiet() -> None
     assert gid_index.check(gids(*USUAL), settings("NCCL_IB_GID_INDEX", ("3", [0, 1])), None) == []
     assert gid_index.check(gids(*USUAL), settings("NCCL_ALGO", ("1", [0, 1])), None) == []
     assert gid_index.check(gids((0, "v1", None)), settings("NCCL_IB_GID_INDEX", ("3", [0, 1])), None) == []
+
+
+def test_queue_pairs_that_fail_by_the_index_make_it_what_stopped_the_job_and_those_by_another_do_not() -> None:
+    text = "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index {}, x"
+    failed = [
+        table("nccl_errors", {"kind": "ib-modify-qp", "level": "WARN", "host": host, "message": text.format(i)})
+        for i, host in ((1, "node1"), (3, "node1"), (1, "node2"))
+    ]
+    wrong = gids(*USUAL), settings("NCCL_IB_GID_INDEX", ("1", [0, 1])), None
+    told = [(f.severity, f.confidence) for rows in failed for f in gid_index.check(*wrong, rows)]
+    assert told == [("critical", "high"), ("error", "medium"), ("error", "medium")]

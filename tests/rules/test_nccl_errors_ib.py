@@ -200,3 +200,16 @@ def test_adapters_are_told_in_the_order_of_their_numbers() -> None:
     lines = [COMPLETION | {"message": str(COMPLETION["message"]).replace("mlx5_0", f"mlx5_{n}"), "line_no": n} for n in (10, 9, 11)]
     [finding] = ib_error.check(errors(*lines), PEOPLE)
     assert finding.title == "RDMA over mlx5_[9-11] of node1 to 10.0.0.7 failed: retry exceeded (status 12)"
+
+
+def test_retries_towards_the_one_unknown_address_of_a_job_that_lost_a_node_tell_of_no_link() -> None:
+    gone = rows(LOST, {"host": "node9", "address": None, "ranks": [], "why": "the node went away"})
+    [finding] = ib_error.check(errors(COMPLETION), PEOPLE, None, None, gone)
+    assert (finding.cause, finding.severity) == ("connection-failed", "warning")
+    # Two addresses are of two hosts, and the one that another host gives as its own is that host's.
+    other = COMPLETION | {"message": COMPLETION["message"].replace("10.0.0.7", "10.0.0.8"), "line_no": 9}
+    [finding] = ib_error.check(errors(COMPLETION, other), PEOPLE, None, None, gone)
+    assert finding.cause == "ib-link"
+    told = table("nccl_network", {"item": "bootstrap", "host": "node2", "address": "10.0.0.7<0>"})
+    [finding] = ib_error.check(errors(COMPLETION), PEOPLE, None, None, gone, None, None, told)
+    assert finding.cause == "ib-link"

@@ -95,6 +95,17 @@ def test_where_most_do_not_it_is_the_stores_host():
     assert (finding.ranks, [c.host for c in finding.culprits]) == ((), ["node0"])
 
 
+def test_launchers_of_few_hosts_that_do_not_find_the_store_at_which_others_waited_have_the_trouble_themselves():
+    homes = pl.LazyFrame({"source_id": range(4), "host": [f"node{n}" for n in range(4)]}, {"source_id": pl.UInt32(), "host": pl.String()})
+    failed = unreachable(2).with_columns(rank=pl.lit(None, dtype=pl.Int32))
+    waited = [{"source_id": n, "line_no": 9, "message": "Timed out waiting for clients. 3/4 clients joined."} for n in (0, 1, 3)]
+    both = pl.concat([failed, table("exceptions", *waited)], how="diagonal")
+    [finding] = store_unreachable.check(both, None, None, None, homes)
+    assert (finding.hosts, [c.host for c in finding.culprits]) == (("node2",), ["node2"])
+    [finding] = store_unreachable.check(failed, None, None, None, homes)
+    assert [c.host for c in finding.culprits] == ["node0"], "nobody is seen to have reached it"
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [

@@ -48,3 +48,15 @@ def test_what_a_broken_connection_brings_about_loses_nobody() -> None:
     assert lost({"rank": 2, "kind": "exception", "own": True, "signature": "nccl-error"}) == []
     assert lost({"rank": 2, "kind": "victim", "own": False}) == []
     assert lost(node={"node": "node2", "state": "IDLE", "flags": ["DRAIN"]}, event="Pulled", reason="Completed") == []
+
+
+def test_a_node_of_the_job_that_tells_no_address_has_a_row_without_one() -> None:
+    def gone(exits: str | None = None, event: str | None = None) -> list[object]:
+        said = table("worker_exits", *([{"kind": "scheduler", "message": exits, "host": exits.split()[-1]}] if exits else []))
+        events = table("pod_events", *([{"reason": "NodeNotReady", "object": event}] if event else []))
+        return lost_hosts(NETWORK, PEOPLE, None, said, None, None, events).collect().select("host", "address").rows()
+
+    assert gone(exits="srun: error: Node failure on node7") == [("node7", None)]
+    assert gone(event="pod/node9") == [("node9", None)]
+    # Of a pod of another name it is not known whose it is.
+    assert gone(event="pod/other-1") == gone(event="node/node9") == []
