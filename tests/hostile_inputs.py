@@ -207,6 +207,11 @@ def _xml(head: bytes, body: bytes = b"") -> bytes:
     return b'<?xml version="1.0"?>\n' + head + b"<nvidia_smi_log>" + body + b"</nvidia_smi_log>\n"
 
 
+def _joined(rank: bytes, size: bytes) -> bytes:
+    who = b"node01:%d:7 [0] NCCL INFO ncclCommInitRank comm 0x1 rank %s nranks %s cudaDev 0 nvmlDev 0 busId 1000 commId 0x5b1 - Init "
+    return b"".join(who % (100 + len(rank), rank, size) + event for event in (b"START\n", b"COMPLETE\n"))
+
+
 def _laughs() -> bytes:
     entities = b'<!ENTITY a "ha">' + b"".join(b'<!ENTITY %c "%s">' % (98 + n, b"&%c;" % (97 + n) * 10) for n in range(9))
     return _xml(b"<!DOCTYPE nvidia_smi_log [" + entities + b"]>", b"<driver_version>&j;</driver_version>")
@@ -369,6 +374,8 @@ _TEXTS = [
     Input("text", "a million empty lines", "read", lambda: LOG + b"\n" * 1_000_000 + LOG, "", Limits()),
     Input("text", "years 0000 and 9999, month 13, second 61", "read", lambda: LOG + b"".join(b"[%s] node01 kernel: NVRM: Xid (PCI:0000:1a:00): 79, GPU has fallen off the bus.\n" % t for t in (b"0000-01-01 00:00:00", b"9999-12-31 23:59:61", b"2026-13-40 25:61:61"))),
     Input("text", "numbers beyond 64 bits in every place", "read", lambda: b"node01:99999999999999999999:99999999999999999999 [99999999999] NCCL INFO comm 0x1 rank 99999999999999999999 nranks 99999999999999999999 cudaDev 0 busId 1000 - Init COMPLETE\n" + LOG),
+    Input("text", "a communicator of 2^31 ranks", "read", lambda: b"".join(_joined(r, b"2147483647") for r in (b"0", b"2147483646"))),
+    Input("text", "a communicator whose size is beyond 64 bits", "read", lambda: _joined(b"3", b"9" * 20) + _joined(b"5", b"8")),
     Input("text", "digits of other scripts in place of numbers", "read", lambda: LOG + 'Thread 0x1 (most recent call first):\n  File "a.py", line ²٣ in f\n'.encode() + LOG),
     Input("text", "colours and escape sequences", "read", lambda: b"\x1b[31m" + LOG + b"\x1b]0;owned\x07\x1b[2J" + LOG),
     Input("text", "a host list of 10^11 hosts", "read", lambda: LOG + b"slurmstepd: error: *** STEP 1.0 ON n[0-99999999999] CANCELLED AT 2026-01-01T00:00:00 ***\n"),

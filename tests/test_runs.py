@@ -40,6 +40,14 @@ def test_one_communicator_is_one_run() -> None:
     assert runs(joined(0, 0), joined(1, 1)) == ONE
 
 
+def test_a_communicator_whose_size_no_job_has_tells_of_no_run() -> None:
+    huge = joined(1, 1) | {"nranks": 2_000_000_000}
+    assert runs(joined(0, 0), huge, joined(2, 0, "0xd0"), joined(3, 1, "0xd0")) == runs(
+        joined(0, 0), joined(2, 0, "0xd0"), joined(3, 1, "0xd0")
+    )
+    assert runs(joined(0, 0) | {"nranks": None}) == ONE
+
+
 def test_disjoint_ranks_under_different_ids_are_one_run() -> None:
     assert runs(joined(0, 0, "0xc0", nranks=4), joined(1, 1, "0xd0", nranks=4)) == ONE
 

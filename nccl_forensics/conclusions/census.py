@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.frames import has_rows
+from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.words import UNIDENTIFIED
@@ -24,7 +25,7 @@ class Census:
     @property
     def missing(self) -> list[int]:
         """Ranks of the job from which nothing is in the evidence."""
-        return sorted(set(range(self.world)) - self.seen) if self.world is not None and self.world <= 1_000_000 else []
+        return sorted(set(range(self.world)) - self.seen) if self.world is not None and self.world <= MOST_RANKS else []
 
 
 def people_of(resolver: Resolver) -> dict[int, dict[str, object]]:

@@ -16,6 +16,7 @@ from nccl_forensics.conclusions.verdict import Verdict
 from nccl_forensics.facts.collecting import STEPS
 from nccl_forensics.model import blamed_by
 from nccl_forensics.store import Store
+from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.deaths import ended_themselves
 from nccl_forensics.words import UNIDENTIFIED, ranks_words, verb
@@ -243,7 +244,7 @@ def _unrecorded(case: Mapping[str, object], resolver: Resolver, verdict: Verdict
     """Ranks that left other evidence and no dump of their recorder, where at least two others left theirs and the verdict is not sure; none
     that is known to have ended by itself."""
     own, world = recorded_ranks(resolver), case["world_size"]
-    if len(own) < 2 or not isinstance(world, int) or world > 1_000_000 or verdict.confidence == "high":
+    if len(own) < 2 or not isinstance(world, int) or world > MOST_RANKS or verdict.confidence == "high":
         return []
     return sorted(set(range(world)) - own - set(missing) - set(ended_themselves(resolver.get("endings"))))
 

@@ -176,7 +176,7 @@ def _communicators(store: Store) -> list[Run]:
     if frame is None:
         return []
     comms = (
-        frame.filter(pl.col("comm_id").is_not_null() & pl.col("rank").is_not_null())
+        frame.filter(pl.all_horizontal(pl.col("comm_id", "rank", "nranks").is_not_null()))
         .select("source_id", "comm_id", "rank", "nranks")
         .collect()
     )

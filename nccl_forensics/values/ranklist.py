@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+#: No job has more ranks. What states more is damaged or made up: nobody counts up to it.
+MOST_RANKS = 1_000_000
+
 
 def fold(ranks: Sequence[int]) -> str:
     """The text of a list, in its order. Ranks are 0 or greater."""
@@ -44,4 +47,4 @@ def as_ranks(value: object) -> list[int]:
     return [int(str(r)) for r in value] if isinstance(value, list | tuple) else []
 
 
-__all__ = ["as_ranks", "fold", "unfold"]
+__all__ = ["MOST_RANKS", "as_ranks", "fold", "unfold"]

@@ -9,6 +9,7 @@ from typing import Literal
 import polars as pl
 
 from nccl_forensics.frames import typed
+from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views import view
 
 COMMS_SCHEMA = typed(
@@ -27,7 +28,8 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
     beginning of a log is lost.
     """
     order = ["source_id", "line_no"]
-    events = nccl_comms.filter(pl.col("comm").is_not_null()).sort(order).collect()
+    possible = [pl.when(pl.col(name) <= MOST_RANKS).then(name).alias(name) for name in ("rank", "nranks")]
+    events = nccl_comms.filter(pl.col("comm").is_not_null()).with_columns(possible).sort(order).collect()
     rows: list[dict[str, object]] = []
     live: dict[tuple[object, ...], dict[str, object]] = {}
     legacy: dict[tuple[object, ...], int] = defaultdict(int)

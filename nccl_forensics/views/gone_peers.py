@@ -52,8 +52,6 @@ def gone_peers(
     members = known.filter(pl.col("nranks") == size).sort("comm_key", "rank")
     members = members.filter(pl.col("comm_key") == members["comm_key"][0])  # of the job's first communicator ranks are those of the job
     absent = set(range(size)) - set(members["rank"].to_list())
-    if size > 1_000_000:
-        return pl.DataFrame(rows, schema=GONE_PEERS).lazy()
     base = {"comm_id": members["comm_id"][0]}
     rank_of = {(h, p): r for h, p, r in members.select("host", "pid", "rank").iter_rows()}
     if nccl_notes is not None and nccl_placement is not None and absent:

@@ -15,6 +15,7 @@ import polars as pl
 
 from nccl_forensics.frames import typed
 from nccl_forensics.values.claims import CONTENT, NUMBER, PREFIX, WORD, Claim, settle
+from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views import view
 from nccl_forensics.views.communicators import of_the_job
 from nccl_forensics.views.source_ranks import job_size
@@ -450,7 +451,7 @@ def _last_one(people: _People, world: int) -> None:
     """One process without a rank and one rank without a process: they belong together."""
     ranks = {id(who): who.rank for who in people}
     without = [who for who in people if ranks[id(who)] is None]
-    free = set(range(world)) - set(ranks.values()) if 0 < world <= 1_000_000 else set()
+    free = set(range(world)) - set(ranks.values()) if 0 < world <= MOST_RANKS else set()
     if len(without) == 1 and len(free) == 1:
         without[0].claims.append((NUMBER, free.pop(), "the one rank that no other process has"))
 

@@ -8,12 +8,11 @@ import polars as pl
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.values import pci
+from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views import view
 from nccl_forensics.words import UNIDENTIFIED, first_label
 
 JOB_SIGNS = typed("rank:i32 host:str pid:i64 bus_id:str sign:str node:str")
-#: A number of ranks beyond this is a damaged line.
-_MOST = 1_000_000
 #: Endings of a process that somebody or something outside of it may have brought about.
 _TAKEN = ("killed", "vanished", "bus-error", "out-of-memory")
 
@@ -66,7 +65,7 @@ def job_signs(
     sizes = groups.select(pl.col("size").max(), pl.col("members").explode().max() + 1).collect().row(0) if groups is not None else ()
     # Ranks are numbered from 0: below the greatest there are all, and whoever left nothing ran on a host that may be none of the others'.
     least = max((n for n in (*sizes, *(rank + 1 for rank in {*known, *signs})) if n is not None and n <= UNIDENTIFIED), default=0)
-    for rank in {*signs, *range(min(least, _MOST))}:
+    for rank in {*signs, *range(min(least, MOST_RANKS))}:
         known.setdefault(rank, {"rank": rank})
     if not known and has_rows(done):
         return pl.DataFrame([dict.fromkeys(JOB_SIGNS)], schema=JOB_SIGNS).lazy()

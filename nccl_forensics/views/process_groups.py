@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from nccl_forensics.frames import text_of, typed
-from nccl_forensics.values.ranklist import unfold
+from nccl_forensics.values.ranklist import MOST_RANKS, unfold
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.layouts import Group, unlisted_members
@@ -16,9 +16,6 @@ from nccl_forensics.views.wait_edges import OF_GROUP
 from nccl_forensics.views.watchdogs import watchdog_lines, watchdog_progress
 
 GROUPS = typed(OF_GROUP, "members:list[i32] size:i32")
-
-#: A damaged line may state any number of elements.
-_MOST = 1_000_000
 
 #: Groups by domain and key.
 Found = dict[tuple[str, str], Group]
@@ -136,7 +133,7 @@ def _by_elements(watchdog: pl.LazyFrame) -> dict[str, int]:
         times=pl.when(pl.col("whole") % pl.col("part") == 0).then(pl.col("whole") // pl.col("part"))
     )
     agreed = times.group_by("group_key").agg(pl.col("times").first(), one=pl.col("times").n_unique() == 1).filter("one")
-    return {key: int(n) for key, n in agreed.select("group_key", "times").collect().iter_rows() if n is not None and 1 < n <= _MOST}
+    return {key: int(n) for key, n in agreed.select("group_key", "times").collect().iter_rows() if n is not None and 1 < n <= MOST_RANKS}
 
 
 def _everyone(dumps: pl.LazyFrame, processes: pl.LazyFrame | None, trace_ranks: pl.LazyFrame | None) -> Iterable[int]:
@@ -147,7 +144,7 @@ def _everyone(dumps: pl.LazyFrame, processes: pl.LazyFrame | None, trace_ranks: 
         known |= set(processes.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
     if trace_ranks is not None:
         known |= {int(n) - 1 for n in trace_ranks.select("world_size").drop_nulls().unique().collect()["world_size"].to_list()}
-    return range(max(known) + 1) if known and max(known) < 1_000_000 else sorted(known)
+    return range(max(known) + 1) if known and max(known) < MOST_RANKS else sorted(known)
 
 
 def _add_unseen(found: Found, everyone: Iterable[int]) -> None:

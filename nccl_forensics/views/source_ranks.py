@@ -10,7 +10,7 @@ import polars as pl
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.frames import typed
 from nccl_forensics.values.claims import CONTENT, NUMBER, PREFIX, WORD, Claim, settle
-from nccl_forensics.values.ranklist import unfold
+from nccl_forensics.values.ranklist import MOST_RANKS, unfold
 from nccl_forensics.views import view
 from nccl_forensics.views.odd_dumps import odd_dump
 from nccl_forensics.views.pids import Pids
@@ -20,7 +20,7 @@ def job_size(fr_groups: pl.LazyFrame) -> int:
     """How many ranks the groups that recorders state go up to; 0 where that is no number of ranks."""
     lists = fr_groups.filter(pl.col("ranks").is_not_null()).select(pl.col("ranks").unique()).collect()["ranks"].to_list()
     size = max((max(unfold(text)) for text in lists), default=-1) + 1
-    return size if size <= 1_000_000 else 0
+    return size if size <= MOST_RANKS else 0
 
 
 SOURCE_RANKS_SCHEMA = typed("source_id:u32 rank:i32 strength:i32 how:str conflict:str")

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from nccl_forensics.frames import has_rows, typed
+from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.matching import cut_rings
@@ -27,8 +28,6 @@ STUCK = typed(
 _APART = rf"{ONE_WAY}|_?(?:send|recv|coalesced)"
 #: One rank in so many that is not seen: that just this one holds up all others is not likely.
 _FEW = 16
-#: Ranks up to which those that are not seen are listed; a damaged line may state any number.
-_MOST_RANKS = 1_000_000
 
 
 @view(rows="groups")
@@ -66,7 +65,7 @@ def stuck(
     blocked |= {("watchdog", key) for domain, key in blocked if domain == "fr"}
     behind |= _held_before(progress)
     seen = set(progress.select("rank").unique().collect()["rank"].drop_nulls().to_list())
-    unseen = sorted(set(range(world)) - seen) if world <= _MOST_RANKS else []
+    unseen = sorted(set(range(world)) - seen) if world <= MOST_RANKS else []
     gone = bool(unseen) and not scattered(unseen)
     kept_from = pl.col("rank").replace_strict(cut_rings(dumps), default=None, return_dtype=pl.Int64())
     # Where nothing tells what is over, a ring that begins with what is open may have lost more of it.
