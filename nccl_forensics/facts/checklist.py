@@ -139,7 +139,7 @@ QUESTIONS: tuple[Question, ...] = (
         "lag late_ranks nccl_inspector timeline_work",
         _DUMPS,
     ),
-    _q(SLOW, "Is most of a step computation?", "communication-bound", "trace_measures", _TRACE),
+    _q(SLOW, "Is most of a step computation?", "communication-bound input-bound", "trace_measures", _TRACE),
     _q(SLOW, "Is communication hidden behind computation?", "low-overlap", "trace_measures", _TRACE),
     _q(SLOW, "Are collectives large enough for their links?", "small-buckets", "trace_bandwidth", _TRACE),
     _q(

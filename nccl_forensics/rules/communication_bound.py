@@ -33,10 +33,12 @@ def communication_bound(
     trace_measures: pl.LazyFrame,
     trace_lag: pl.LazyFrame | None,
     trace_pair_waits: pl.LazyFrame | None = None,
+    trace_ranks: pl.LazyFrame | None = None,
     *,
     exposed_share: Annotated[float, "share of the time in which communication runs alone"] = 0.3,
     transfer_share: Annotated[float, "share of the time that it does so without waiting for a late rank"] = 0.2,
     severe_share: Annotated[float, "such share from which it is an error, of GPU traces of several ranks and steps"] = 0.4,
+    whole_share: Annotated[float, "such share where every rank of the job left a trace"] = 1 / 3,
     at_least_ms: Annotated[float, "milliseconds that must have been traced"] = 5.0,
 ) -> Iterator[Finding]:
     """At most one finding: the median rank speaks for the job."""
@@ -48,7 +50,9 @@ def communication_bound(
     transfer = middle["transfer_share"] if several else middle["exposed_share"]
     if middle["exposed_share"] is None or middle["exposed_share"] < exposed_share or transfer < transfer_share:
         return
-    severe = several and transfer >= severe_share and usual(ranks, ranks["steps"].min())
+    # All of a few ranks may wait for one that left no trace.
+    least = whole_share if trace_ranks is not None and _all_traced(trace_ranks) else severe_share
+    severe = several and transfer >= least and usual(ranks, ranks["steps"].min())
     waiting = (
         f", and {middle['waited_share']:.0%} of it is waiting for the last rank of a collective or for a partner."
         if several
@@ -73,3 +77,9 @@ def communication_bound(
             "ranks": ranks.height,
         },
     )
+
+
+def _all_traced(trace_ranks: pl.LazyFrame) -> bool:
+    """Whether there is a trace of each rank of the job."""
+    size, traced = trace_ranks.select(pl.col("world_size").max(), pl.col("rank").n_unique().alias("traced")).collect().row(0)
+    return size is not None and int(size) == int(traced)

@@ -73,8 +73,10 @@ def _samples(gpus: pl.LazyFrame, source_hosts: pl.LazyFrame | None, busy_percent
     rows = located(gpus, source_hosts).with_columns(
         gpu=pl.coalesce("bus_id", "uuid", pl.lit("index ") + pl.col("gpu_index").cast(pl.String))
     )
-    # A listing that names no models is of one host.
-    kin = pl.coalesce("name", pl.lit("source ") + pl.col("source_id").cast(pl.String)).alias("kin")
+    # A listing that names no models is of one host, and so is one that names no host: no other's.
+    source = pl.lit("source ") + pl.col("source_id").cast(pl.String)
+    rows = rows.with_columns(listing=pl.when(pl.col("host").is_null()).then(source))
+    kin = pl.coalesce("name", source).alias("kin")
     busy = rows.with_columns(kin).filter((pl.col("utilization_percent") >= busy_percent) & (pl.col("sm_clock_mhz") > 0))
     usual = busy.group_by("kin").agg(pl.col("sm_clock_mhz").median().alias("usual"), pl.col("gpu").n_unique().alias("peers"))
     return rows.with_columns(kin).join(usual, on="kin", how="left", maintain_order="left")
@@ -83,7 +85,7 @@ def _samples(gpus: pl.LazyFrame, source_hosts: pl.LazyFrame | None, busy_percent
 def _held_down(
     rows: pl.DataFrame, who: People, clock_share: float, busy_percent: float, time_minutes: float, moment: float
 ) -> Iterator[Finding]:
-    for (host, gpu), part in rows.group_by("host", "gpu", maintain_order=True):
+    for (host, _, gpu), part in rows.group_by("host", "listing", "gpu", maintain_order=True):
         if gpu is None:
             continue
         signs: list[tuple[Severity, str, int]] = []
@@ -98,6 +100,8 @@ def _held_down(
         signs = [("warning", words, index) for _, words, index in signs] if brief else signs
         words = list(dict.fromkeys(w for s, w, _ in signs if s == worst))
         rank = who.of_listed(host, part["bus_id"][0], part["gpu_index"][0])
+        # One that was put there by its pace is known by the word that its listing has for the GPU.
+        rank = who.of_gpu(host, gpu) if rank is None else rank
         yield Finding(
             title=f"{place(host, gpu)}{f' (rank {rank})' if rank is not None else ''}: {'; '.join(words[:3])}",
             summary=f"{next((n for n in part['name'].to_list() if n), 'The GPU')} in {part.height} {'sample' if part.height == 1 else 'samples'}."
@@ -121,7 +125,8 @@ def _together(held: Iterable[Finding]) -> Iterator[Finding]:
     alike: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
     for found in held:
         said = found.title.partition(": ")[2].partition("; ")[0]
-        alike[found.severity, found.hosts, re.sub(r"\d+", "#", said) if found.hosts else found.subject].append(found)
+        listing = (found.subject, found.evidence[0].source_id)
+        alike[found.severity, found.hosts, re.sub(r"\d+", "#", said) if found.hosts else listing].append(found)
     for parts in alike.values():
         first = parts[0]
         if len(parts) == 1:

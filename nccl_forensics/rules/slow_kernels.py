@@ -4,7 +4,7 @@
 Profiler traces in which nearly every computing kernel of one rank, or of fewer than most, takes clearly longer than the kernel of that name takes on
 the others, the shortest run of each too, while the others are alike. No clock and no collective is needed for that: it also tells a slow stage of
 a pipeline, the slower one of two ranks, and several slow ranks at once. Where all ranks of a stage of a pipeline take longer alike, the stage may have more to do,
-and that is a warning only; so is a rank that is alone in its stage, unless it takes twice as long. Copies in one direction that move as many bytes are compared
+and that is a warning only; so is a rank that is alone in its stage; unless they take half as long again. Copies in one direction that move as many bytes are compared
 alike: a rank for which they take twice as long and more has a slow way between its host and its device.
 
 ## Why it matters
@@ -30,8 +30,8 @@ from nccl_forensics.model import Action, Confidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words, time_words, verb
 
-#: Stages are shared out unevenly, but seldom by so much.
-_TWICE = 2.0
+#: Stages are shared out unevenly by what they run more often; kernels of one name that run as often seldom differ by so much.
+_HALF_AS_LONG_AGAIN = 1.5
 _LOOK_AT_CLOCKS = "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE"
 _LOOK_AT_LINKS = "nvidia-smi topo -m; nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv"
 
@@ -98,7 +98,7 @@ def _slow(
         f"{float(str(slow['span_ms'].max())):,.0f} ms."
         + (" They are all that stand at their place in the pipeline: the stage may have more to do than the others." if uneven else "")
         + (f" Its device is another one: {', '.join(sorted(unlike))}, and the others' {', '.join(sorted(theirs))}." if unlike else ""),
-        severity="warning" if uneven and least < _TWICE else None,
+        severity="warning" if uneven and least < _HALF_AS_LONG_AGAIN else None,
         confidence=confidence,
         ranks=ranks,
         subject=("straggler", what, ",".join(map(str, ranks))),

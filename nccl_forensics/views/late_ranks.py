@@ -15,7 +15,7 @@ from nccl_forensics.views.columns import GROUP
 LATE_RANKS = typed(
     GROUP,
     "group_known:bool rank:i32 members:u32 collectives:u32 material:u32 last_count:u32 p_value:f64 slow_steps:u32 last_steps:u32",
-    "step_chance:f64 group_step_chance:f64 on_gpu:bool lost_ms:f64 worst_ms:f64 lost_share:f64 window_share:f64 habit_share:f64",
+    "step_chance:f64 group_step_chance:f64 on_gpu:bool only_group:bool lost_ms:f64 worst_ms:f64 lost_share:f64 window_share:f64 habit_share:f64",
     "own_share:f64 reason:str reason_ms:f64 reason_share:f64 span_source_id:u32 span_record:str span_name:str source_id:u32 record:str",
 )
 #: What a late rank does too much of, and the kind of range that shows it.
@@ -53,8 +53,10 @@ def late_ranks(
     ``reason`` is compute, memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the loss (null where nothing stands out;
     what lies before a step's first operator is host where the trace shows the data loader in ranges of its own); ``span_record`` points at
     its longest range of that kind. Groups that the traces do not name are left out where the job has several: their collectives may have
-    been matched over groups. ``on_gpu``: its trace is of a GPU, which its host runs ahead of. Whether a row is a finding, rules say."""
-    several = int(trace_ranks.select(pl.col("groups").max().fill_null(1)).collect().item() or 1) > 1
+    been matched over groups. ``on_gpu``: its trace is of a GPU, which its host runs ahead of. ``only_group``: the traces tell of this one group
+    of the job and of no other. Whether a row is a finding, rules say."""
+    told = trace_ranks.select(pl.col("groups").max(), pl.col("groups").null_count().alias("untold")).collect()
+    several = int(told["groups"][0] or 1) > 1
     rows = trace_lag.with_columns(
         all_lost=pl.col("lost_ms").sum().over("group_key"), all_window=pl.col("window_ms").median().over("group_key")
     )
@@ -96,6 +98,7 @@ def late_ranks(
                 "group_step_chance": _by_steps(
                     _dearest(summed.filter(pl.col("group_key") == row["group_key"])), row["members"], row["rank"]
                 ).get("step_chance"),
+                "only_group": told["untold"][0] == 0 and not several,
                 "on_gpu": devices.get(row["rank"]) == "gpu",
                 "lost_share": row["lost_ms"] / row["all_lost"],
                 "window_share": row["lost_ms"] / row["all_window"] if row["all_window"] else None,

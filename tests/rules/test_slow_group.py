@@ -22,9 +22,19 @@ def test_a_group_far_behind_all_like_it_is_named() -> None:
     assert found.metrics == {"bus_bw_gb_s": 30, "usual_gb_s": 195}
 
 
+def test_one_of_two_groups_is_named_where_the_other_is_four_times_as_fast() -> None:
+    [found] = slow_group.check(sizes(*groups([200, 30])), measures(40, 60, 55))
+    assert (found.ranks, found.confidence) == ((4, 5, 6, 7), "low")
+    assert "among the other group of as many ranks 200.0 GB/s" in found.title
+    assert slow_group.check(sizes(*groups([200, 60])), measures(40, 60, 55)) == []
+    meeting = [r | {"members": [n, 7, 8, 9]} for n, r in enumerate(groups([200, 30]))]
+    assert slow_group.check(sizes(*meeting), measures(40, 60, 55)) == [], "groups with a common rank are of two kinds"
+
+
 def test_groups_that_are_few_unlike_partly_traced_or_lose_little_are_quiet() -> None:
     for quiet in (
-        groups([200, 210, 30]),
+        groups([200, 210, 60]),
+        groups([200, 120, 30]),
         groups([200, 100, 30, 190]),
         groups([200, 210, 120, 190]),
         groups([200, 210, 30, 190], ranks_seen=3),

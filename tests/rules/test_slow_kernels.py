@@ -79,6 +79,8 @@ def test_a_whole_stage_of_a_pipeline_may_have_more_to_do() -> None:
     mates = pl.Series([[1], [0], [3], [2]], dtype=pl.List(pl.Int32))
     [whole] = slow_kernels.check(stages.with_columns(mates=mates).lazy())
     assert (whole.ranks, whole.severity, whole.confidence) == ((2, 3), "warning", "low")
+    [much] = slow_kernels.check(paces(1.0, 1.0, 1.6, 1.6).collect().with_columns(stages=pl.lit(True), mates=mates).lazy())
+    assert (much.ranks, much.severity, much.confidence) == ((2, 3), "error", "low")
     [one] = slow_kernels.check(paces(1.0, 1.0, 1.0, 1.4).collect().with_columns(stages=pl.lit(True), mates=mates).lazy())
     assert (one.ranks, one.severity, one.confidence) == ((3,), "error", "high"), "its mate of the stage is not slow"
     [alone] = slow_kernels.check(paces(1.0, 1.0, 1.0, 2.5, stages=True).lazy())
@@ -113,6 +115,17 @@ def test_the_one_slow_rank_of_a_host_runs_on_the_one_gpu_of_it_that_is_held_down
     assert unknown.ranks == (1,), "no trace tells its host"
     [elsewhere] = held_down(paces(1.0, 1.0, 1.0, 1.5), "node7", "node7", "node7", "node8")
     assert elsewhere.ranks == ()
+
+
+def test_listings_that_name_no_host_are_of_hosts_of_their_own() -> None:
+    def listed(*hot: tuple[int, int]) -> pl.LazyFrame:
+        rows = [{"source_id": s, "gpu_index": i, "throttle": ["hw-thermal"] * ((s, i) in hot)} for s in (1, 2) for i in range(4)]
+        return table("gpus", *rows)
+
+    [found] = check(gpu_throttled, gpus=listed((2, 1)), kernel_pace=paces(1.0, 1.0, 1.5, 1.0))
+    assert (found.ranks, found.summary) == ((2,), "The GPU in 1 sample.")
+    both = check(gpu_throttled, gpus=listed((1, 1), (2, 1)), kernel_pace=paces(1.0, 1.0, 1.5, 1.0))
+    assert [f.ranks for f in both] == [(), ()], "two are held down and one rank is slow"
 
 
 def test_slow_copies_place_a_rank_on_the_gpu_with_few_lanes() -> None:

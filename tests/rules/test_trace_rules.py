@@ -20,6 +20,7 @@ from nccl_forensics.views.trace_bandwidth import TRACE_BANDWIDTH
 from nccl_forensics.views.trace_lag import TRACE_LAG
 from nccl_forensics.views.trace_measures import MEASURES
 from nccl_forensics.views.trace_pair_waits import TRACE_PAIR_WAITS
+from nccl_forensics.views.trace_ranks import TRACE_RANKS
 
 Frame = pl.LazyFrame
 
@@ -95,6 +96,14 @@ def test_much_exposed_transfer_is_communication_bound_and_an_error_where_it_is_s
     assert only(communication_bound.check(measures(40, 60, 55, ranks=1), None)).confidence == "low"
 
 
+def test_a_third_of_the_time_is_an_error_where_nobody_is_left_to_wait_for() -> None:
+    third = measures(60, 36, 36), waits(0.0), None
+    traced = frame(TRACE_RANKS, *({"source_id": r, "rank": r, "world_size": 4} for r in range(4)))
+    more = frame(TRACE_RANKS, *({"source_id": r, "rank": r, "world_size": 8} for r in range(4)))
+    assert only(communication_bound.check(*third, traced)).severity == "error"
+    assert only(communication_bound.check(*third, more)).severity == "warning"
+
+
 def test_each_rank_s_own_shares_are_quoted() -> None:
     said = [e.why for e in only(communication_bound.check(measures(40, 60, 55), waits(5.0))).evidence]
     assert said[:1] == [
@@ -159,6 +168,22 @@ def test_a_rank_that_loads_data_while_the_others_wait_is_an_input_stall_and_a_st
     assert only(input_stall.check(None, late(p_value=1e-8))).confidence == "high"
     assert only(straggler.check(None, late())).ranks == (2,)
     assert host_stall.check(None, late()) == []
+
+
+def test_a_rank_that_alone_costs_each_of_a_few_steps_dearly_in_the_only_group_is_sure() -> None:
+    steps = {"p_value": 0.004, "step_chance": 0.004, "slow_steps": 5, "last_steps": 5, "habit_share": 0.4, "lost_share": 0.99}
+    dear = {**steps, "group_known": False, "only_group": True}
+    assert only(input_stall.check(None, late(**dear))).confidence == "high"
+    unsure: tuple[dict[str, object], ...] = (
+        {"only_group": False},
+        {"own_share": 0.9},
+        {"slow_steps": 3, "last_steps": 3},
+        {"habit_share": 0.2},
+        {"lost_share": 0.9},
+        {"reason_share": 0.7},
+    )
+    for less in unsure:
+        assert only(input_stall.check(None, late(**(dear | less)))).confidence == "medium", less
 
 
 def test_a_rank_whose_host_is_late_is_a_host_stall() -> None:

@@ -292,16 +292,17 @@ _SLOWER = 1.2
 
 def place_by_pace(found: People, broken: pl.DataFrame, pace: pl.LazyFrame | None, kind: str) -> None:
     """Puts the one rank of a host whose kernels, or copies (``kind`` of view ``kernel_pace``), are slow on the one GPU of that host that is
-    known to be slow (``broken``: ``host``, ``bus_id``), where nothing tells whose GPU that is."""
+    known to be slow (``broken``: ``host``, ``bus_id``), where nothing tells whose GPU that is. Of listings that name no host (``listing``) one
+    alone may show such a GPU."""
     if pace is None or not broken.height:
         return
     every = pace.filter((pl.col("kind") == kind) & (pl.col("pace") >= _SLOWER) & (pl.col("least_pace") >= (1 + _SLOWER) / 2)).collect()
-    places: dict[str, set[str]] = defaultdict(set)
-    for host, bus in broken.select("host", "bus_id").drop_nulls().unique().iter_rows():
-        places[first_label(host) or ""].add(bus)
-    for host, buses in sorted(places.items()):
-        # Older traces do not tell their host: then the one slow rank of all is on the one slow GPU of all.
-        slow = every.filter(pl.col("rank").is_in(found.hosts.get(host, []))) if found.hosts or len(places) > 1 else every
+    places: dict[tuple[str | None, int | None], set[str]] = defaultdict(set)
+    for host, source, bus in broken.select("host", "source_id", "bus_id").drop_nulls("bus_id").unique().iter_rows():
+        places[first_label(host), None if host else source].add(bus)
+    for (host, _), buses in sorted(places.items(), key=str):
+        # Older traces do not tell their host, nor do some listings: then the one slow rank of all is on the one slow GPU of all.
+        slow = every.filter(pl.col("rank").is_in(found.hosts.get(host or "", []))) if found.hosts or len(places) > 1 else every
         if len(buses) != 1 or slow.height != 1 or found.of_gpu(host, bus := min(buses)) is not None:
             continue
         rank = int(slow["rank"][0])

@@ -111,7 +111,7 @@ def late_finding(row: Mapping[str, object], title: str, *, remedy: str, preventi
         title=title,
         summary=late_words(row),
         severity="error",
-        confidence="high" if row["group_known"] and float(str(row["p_value"])) <= 1e-6 and in_all_steps(row) else "medium",
+        confidence="high" if _always_many(row) or _always_dear(row) else "medium",
         ranks=(rank,),
         subject=("traces", str(row["group_desc"] or row["group_name"] or "all ranks"), str(rank)),
         evidence=(
@@ -130,6 +130,25 @@ def late_finding(row: Mapping[str, object], title: str, *, remedy: str, preventi
             "reason": str(row["reason"]),
         },
     )
+
+
+def _always_many(row: Mapping[str, object]) -> bool:
+    """Whether a rank comes last far too often for chance, in one step after the other, to a group that the traces name."""
+    return bool(row["group_known"]) and float(str(row["p_value"])) <= 1e-6 and in_all_steps(row)
+
+
+#: A rank that costs this share of all that is lost in its group and of the time, in each of so many steps, for a reason that shows.
+_ALL_LOST, _DEAR, _STEPS, _DOUBTED, _SHOWN = 0.95, 0.25, 4, 0.005, 0.8
+
+
+def _always_dear(row: Mapping[str, object]) -> bool:
+    """Whether a rank alone costs each step a good part of its time, in the one group of a job without sends and receives: it waits for nobody
+    there, and what it does meanwhile makes up for it."""
+    if not row["only_group"] or row["own_share"] is not None or row["step_chance"] is None or row["reason_share"] is None:
+        return False
+    each = int(str(row["last_steps"])) == int(str(row["slow_steps"])) >= _STEPS and float(str(row["step_chance"])) <= _DOUBTED
+    dear = float(str(row["lost_share"])) >= _ALL_LOST and float(str(row["habit_share"] or 0.0)) >= _DEAR
+    return each and dear and float(str(row["reason_share"])) >= _SHOWN
 
 
 #: What a rank does on its host, as its traces measure it, and the cause that it then has.
