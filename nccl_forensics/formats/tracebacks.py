@@ -167,10 +167,19 @@ class _Scan:
             return True
         if block.row["signature"] != "launcher":
             kind = _fate(lines, at, goes_on=self.works > last)
+            if kind == "unraisable" and _WORKER_ABORTED.match(str(block.row["message"])):
+                self.of_workers(number)
             self.row(at, {**_spawned(lines, at, found), **block.row, "kind": kind, "marked": lines.marked[at] or None}, last)
             found.nccl += _last_errors(lines, at, set(block.members))
         self.says(at, block.said, last)
         return True
+
+    def of_workers(self, below: int) -> None:
+        """What C++ printed right above it ended the workers that their parent tells of, and nobody else."""
+        for row in reversed(self.found.rows):
+            if row["kind"] != "cpp-terminate" or below - int(str(row["end_line"])) > _HEADING:
+                break
+            row["kind"], below = "survived", int(str(row["line_no"]))
 
     def terminate(self, at: int, text: str) -> bool:
         thrown = _THROWN.search(text)
@@ -320,11 +329,15 @@ def _barriers(lines: WriterLines) -> dict[int, bool]:
 #: one or of a task that nobody
 #: waits for (asyncio).
 _UNRAISABLE, _THREAD = "Exception ignored ", ("Exception in thread ", "future: <Task finished ")
-#: What a process prints on its way out, its launcher behind it, or another job of the same shell.
+#: What a process prints on its way out, its launcher behind it, or another job of the same shell; also the rest of what C++ prints as it
+#: ends a process: frames, and what PyTorch says behind each error of CUDA (c10/cuda/CUDAException.cpp).
 _PARTING = re.compile(
-    r"^\s|^$|^[\[<{(=*+#-]|^[IWEF][0-9]{4} |NCCL|ProcessGroup|destroy_process_group|resource_tracker|Traceback \(|Exception|wandb|srun|slurm|torchrun"
+    r"^\s|^$|^[\[<{(=*+#-]|^frame #[0-9]|^(?:For debugging consider passing|Compile with `TORCH_)|^[IWEF][0-9]{4} |NCCL|ProcessGroup|destroy_process_group|resource_tracker|Traceback \(|Exception|wandb|srun|slurm|torchrun"
     r"|(?i:exit|finish|fail|error|abort|kill|done|terminat|signal|fatal|core dump|elapsed|shut|clos|clean|real|user|sys|leak|crash|stop|stack)"
 )
+#: What the parent of DataLoader's workers says of one that C++ ended, as it takes them down (torch/utils/data/_utils/signal_handling.py);
+#: the heading of it and the line above.
+_WORKER_ABORTED, _HEADING = re.compile(r"DataLoader worker \(pid [0-9]{1,10}\) is killed by signal: Aborted"), 2
 #: A logger's clock before its line, and what a process prints as NCCL begins its work in it.
 _CLOCK = re.compile(r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.,]{8,16}\] +")
 _BEGINS = re.compile(r" NCCL INFO (?:Bootstrap ?: Using |cudaDriverVersion )")

@@ -18,11 +18,13 @@ Read the traceback; keep the output of each rank (torchrun --log-dir, --tee 3), 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.facts.cuda_errors import texts
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
@@ -31,6 +33,8 @@ from nccl_forensics.views.raised import lived_on
 
 #: Texts of the program itself and of its data; what libraries say of a cause, or of other ranks, is for the rules of these.
 _OF_THE_PROGRAM = ("user", "worker-killed", "disk-full")
+#: CUDA's words where they speak of something else than the caller's mistake.
+_OF_THE_DEVICE = "(?i)" + "|".join(re.escape(t) for t in texts("gpu", "kernel", "not-ready", "driver", "memory"))
 
 
 @rule(name="raised-by-nobody-known", code="DE14", cause="rank-died", severity="critical", at_most=1, explains=("timeout", "closed"))
@@ -50,7 +54,11 @@ def raised_by_nobody_known(
     if of_hosts or has_rows(endings) or has_rows(ranks) or has_rows(failures.filter(pl.col("sign") != EXCEPTIONS)):
         return
     # torch.distributed's own errors blame no line of the program.
-    own = pl.col("signature").is_in(_OF_THE_PROGRAM) & ~pl.col("frames").fill_null("").str.contains(r"^[^\n]{0,400}torch/distributed/")
+    asked_wrong = (pl.col("signature") == "cuda-error") & pl.col("message").str.starts_with("CUDA error: ")
+    asked_wrong &= ~pl.col("message").str.contains(_OF_THE_DEVICE)
+    own = (pl.col("signature").is_in(_OF_THE_PROGRAM) | asked_wrong) & ~pl.col("frames").fill_null("").str.contains(
+        r"^[^\n]{0,400}torch/distributed/"
+    )
     # A line alone that names an exception may be of a log of anything; a library's own text is not.
     whole = pl.col("frames").is_not_null() | (pl.col("signature") != "user")
     ended = (pl.col("kind") == "python") & whole & ~lived_on()

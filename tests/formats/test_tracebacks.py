@@ -511,6 +511,26 @@ def test_a_traceback_at_the_end_of_a_process_is_one_that_ended_it():
     assert rows(marked)[0]["kind"] == "python"
 
 
+def test_the_rest_of_what_cpp_prints_as_it_ends_a_process_is_no_work_of_it():
+    thrown = (
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: device-side assert triggered\n"
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1.\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n\n"
+        "Exception raised from check at CUDAException.cpp:43 (most recent call first):\n"
+        "frame #0: c10::cuda::check() + 0x118 (0x7f33 in libc10_cuda.so)\nframe #1: <unknown function> + 0x1d8 (0x7f33 in python)\n"
+    )
+    assert [r["kind"] for r in rows(CAUGHT + thrown)] == ["python", "cpp-terminate"]
+    assert rows(CAUGHT + thrown + "step 1 loss 2.31\nstep 2 loss 2.30")[0]["kind"] == "survived"
+
+
+def test_what_ended_the_workers_of_a_loader_that_is_taken_down_ended_no_rank():
+    gone = "terminate called without an active exception\n"
+    heading = "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>\n" + CAUGHT.rsplit("ConnectionError", 1)[0]
+    told = heading + "RuntimeError: DataLoader worker (pid 8321) is killed by signal: Aborted. \n"
+    assert [r["kind"] for r in rows(gone + gone + told)] == ["survived", "survived", "unraisable"]
+    assert rows(gone + "loss 2.1\nloss 2.0\nloss 1.9\n" + told)[0]["kind"] == "cpp-terminate"
+    assert rows(gone + told.replace("Aborted", "Killed"))[0]["kind"] == "cpp-terminate"
+
+
 def test_what_python_could_raise_nowhere_and_what_ended_a_thread_is_told_apart():
     assert rows("Exception ignored in: <function Iter.__del__ at 0x7f>\n" + CAUGHT)[0]["kind"] == "unraisable"
     assert rows("Exception in thread NetStatThr:\n" + CAUGHT)[0]["kind"] == "thread"

@@ -50,6 +50,18 @@ def test_where_a_rank_another_sign_or_an_end_is_known_it_is_for_other_rules() ->
     assert raised_by_nobody_known.check(one, signs(EXCEPTIONS), endings({"rank": 0, "kind": "exception"}), None) == []
 
 
+def test_a_call_of_cuda_that_was_wrong_is_the_programs_and_a_device_that_failed_is_not() -> None:
+    asserted = {"type": "RuntimeError", "message": "CUDA error: device-side assert triggered", "signature": "cuda-error"}
+    [finding] = raised_by_nobody_known.check(raised(asserted), signs(EXCEPTIONS), None, None)
+    assert finding.cause == "rank-died"
+    for said in (
+        "CUDA error: unspecified launch failure",
+        "CUDA error: an illegal memory access was encountered",
+        "cuDNN error: CUDNN_STATUS",
+    ):
+        assert raised_by_nobody_known.check(raised(asserted | {"message": said}), signs(EXCEPTIONS), None, None) == []
+
+
 def test_the_log_of_a_host_holds_tracebacks_of_any_service() -> None:
     killed = table("oom_kills", {"pid": 48213, "comm": "python"})
     assert raised_by_nobody_known.check(raised({}), signs(EXCEPTIONS), None, None, oom_kills=killed) == []
