@@ -16,7 +16,7 @@ Follow the remedy of the finding: each kind of line has its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -25,6 +25,7 @@ from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import NOBODY, hosts_of, ranks_of, where_reported
+from nccl_forensics.views.failures import went_on_without_nvml
 from nccl_forensics.words import ranks_words
 
 
@@ -462,8 +463,8 @@ _MEANINGS: tuple[_Named, ...] = (
         "gpu-stall",
     ),
 )
-def nccl_named_fault(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame | None) -> Iterator[Finding]:
-    """One finding per meaning and host; the cause is that of the meaning."""
+def nccl_named_fault(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame | None, comms: pl.LazyFrame | None = None) -> Iterator[Finding]:
+    """One finding per meaning and host; the cause is that of the meaning. What NCCL went on without stopped nobody."""
     wanted = sorted({k for m in _MEANINGS for k in m.kinds})
     rows = nccl_errors.filter(pl.col("kind").is_in(wanted) & (pl.col("level") == "WARN"))
     people = processes if processes is not None else NOBODY
@@ -478,8 +479,10 @@ def nccl_named_fault(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame | None) 
         for number, m in enumerate(_MEANINGS)
     ]
     taken = told.with_columns(meaning=pl.coalesce(fits)).filter(pl.col("meaning").is_not_null()).sort("meaning", maintain_order=True)
+    over = set(went_on_without_nvml(nccl_errors, comms).collect().rows()) if comms is not None else set()
     for (number, _), own in taken.group_by("meaning", "host", maintain_order=True):
-        yield _finding(own, _MEANINGS[int(str(number))])
+        meaning = _MEANINGS[int(str(number))]
+        yield _finding(own, replace(meaning, severity="warning") if over.issuperset(own.select("source_id", "line_no").rows()) else meaning)
 
 
 def _finding(rows: pl.DataFrame, meaning: _Named) -> Finding:

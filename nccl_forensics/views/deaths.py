@@ -20,6 +20,7 @@ from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
 from nccl_forensics.views.tasks import OF_LAUNCHERS, rank_of_task
 from nccl_forensics.views.unheard_ends import crashed, vanished
+from nccl_forensics.views.watchdogs import outlived_a_timeout
 
 #: Signatures of exceptions that only say that another rank went away or did not come.
 VICTIM = frozenset(
@@ -188,7 +189,9 @@ def endings(
     for who in roster.people.values():
         if who["rank"] in bereft and who["signature"] is None and who["signal"] == "SIGABRT":
             who.update(signature="nccl-remote")
-    rows_out = _judged(roster.people, asked, ended_by_watchdog, watchdogs, heard, waited, stood)
+    rows_out = _judged(
+        roster.people, asked, ended_by_watchdog, watchdogs, heard, waited, stood, outlived_a_timeout(watchdog, ranks_of_source)
+    )
     forgive_alike(rows_out, nccl_errors)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         before = left(worker_exits, path_hints, ranks_of_source, by_pid, rows_out) or not_stopped(
@@ -392,6 +395,7 @@ def _judged(
     heard: set[int],
     waited: set[int],
     stood: set[int],
+    outlived: set[int],
 ) -> list[dict[str, object]]:
     """Rows of ``DEATHS``, in the order of ranks: own fault or consequence of another's."""
     # A launcher of one host may tell of local ranks alone: as many that aborted as their watchdogs ended are the same.
@@ -407,6 +411,10 @@ def _judged(
             who.update(_judge(who))
             if who["kind"] == "killed" and gave_up and _told_to_end(who, asked):
                 who.update(kind="terminated", own=False, why="killed after another had waited until its timeout and its launcher ended all")
+            if who["kind"] == "killed" and who["rank"] in outlived:
+                who.update(
+                    kind="terminated", own=False, why="killed after an operation had timed out: its own watchdog wrote of that before"
+                )
             unnamed = who["rank"] is None and 0 < nameless_aborts[who["source_id"]] <= max(watchdogs.get(who["source_id"], 0), elsewhere)
             if who["kind"] == "exception" and _EINTR.search(str(who["message"])) and _told_to_end(who, asked):
                 who.update(kind="terminated", own=False, why="a system call of it broke off at the signal by which its launcher ended it")

@@ -178,7 +178,7 @@ def _of_nccl(errors: pl.LazyFrame, comms: pl.LazyFrame | None, training_ends: pl
     warned = (pl.col("level") == "WARN") & ~pl.col("kind").is_in(list(HARMLESS))
     real = errors.filter(warned & ~message.str.contains(_WENT_ON))
     if comms is not None:
-        real = _without_teardown(real, comms)
+        real = _without_teardown(real, comms).join(went_on_without_nvml(errors, comms), on=["source_id", "line_no"], how="anti")
     if training_ends is not None:
         real = real.join(_over(training_ends), on="source_id", how="left").filter(~(message.str.contains(_CLOSING) & _behind()))
     yield _Sign("NCCL errors", _in_order(real))
@@ -222,6 +222,15 @@ def _over(training_ends: pl.LazyFrame) -> pl.LazyFrame:
 def _behind() -> pl.Expr:
     """Whether a line stands behind that one."""
     return (pl.col("line_no") > pl.col("over_at")).fill_null(value=False)
+
+
+def went_on_without_nvml(errors: pl.LazyFrame, comms: pl.LazyFrame) -> pl.LazyFrame:
+    """Source and line of what a process says of NVML that it could not be started, since the driver's library is of another release, where
+    a communicator of it came up after that: NCCL 2.18.1 goes on without its word on NVLinks (src/graph/xml.cc, "Skipping nvlink detection")."""
+    refused = (pl.col("kind") == "nvml") & pl.col("message").str.contains("(?i)nvmlInit.*version mismatch")
+    up = comms.filter("completed").select("source_id", "host", "pid", up_at="end_line_no")
+    met = errors.filter(refused).join(up, on=["source_id", "host", "pid"], nulls_equal=True)
+    return met.filter(pl.col("line_no") < pl.col("up_at")).select("source_id", "line_no").unique()
 
 
 def _without_teardown(errors: pl.LazyFrame, comms: pl.LazyFrame) -> pl.LazyFrame:

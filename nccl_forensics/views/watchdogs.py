@@ -103,3 +103,13 @@ def watchdog_progress(watchdog: pl.LazyFrame) -> pl.LazyFrame:
             pl.col("line_no").max().cast(pl.Int64).alias("last_order"),
         )
     )
+
+
+def outlived_a_timeout(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> set[int]:
+    """Ranks whose own process writes that it dumps what it knows since an operation timed out, its own or another rank's: they lived then
+    (ProcessGroupNCCL, "Received a dump signal due to a collective timeout")."""
+    if watchdog is None:
+        return set()
+    lines = watchdog.filter(pl.col("kind") == "dump-signal").select("source_id", "hint_rank", "hint_scope").unique().collect()
+    ranks = {hint if scope == "global" else ranks_of_source.get(source) for source, hint, scope in lines.iter_rows()}
+    return {int(rank) for rank in ranks if rank is not None}

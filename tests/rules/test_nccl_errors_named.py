@@ -6,7 +6,7 @@ import pytest
 
 from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules.nccl_errors_named import nccl_named_fault, shape_mismatch_by_nccl
-from tests.rules.frames import cited, divergences, errors, people, settings
+from tests.rules.frames import cited, comms, divergences, errors, people, settings
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101), (8, "node2", 100))
 HEAD = "node1:101:201 [1] transport/x.cc:12 NCCL WARN "
@@ -100,6 +100,15 @@ def test_a_line_that_names_its_cause_is_a_finding(message: str, cause: str, seve
 def test_a_line_with_like_words_is_none(message: str) -> None:
     frame = read_source(f"\n{HEAD}{message}\n".encode()).frames["nccl_errors"].lazy()
     assert nccl_named_fault.check(frame.with_columns(source_id=0), PEOPLE) == []
+
+
+def test_a_driver_of_another_release_without_which_the_communicator_came_up_is_a_warning() -> None:
+    said = errors({"kind": "nvml", "message": "nvmlInit_v2() failed: Driver/library version mismatch", "pid": 101, "line_no": 4})
+    up = {"host": "node1", "pid": 101, "source_id": 0, "started": True, "completed": True, "line_no": 8, "end_line_no": 8}
+    [finding] = nccl_named_fault.check(said, PEOPLE, comms(up))
+    assert (finding.cause, finding.severity) == ("version-mismatch", "warning")
+    [finding] = nccl_named_fault.check(said, PEOPLE, comms(up | {"completed": False}))
+    assert finding.severity == "critical"
 
 
 def test_each_host_has_its_finding_with_the_ranks_that_said_so() -> None:

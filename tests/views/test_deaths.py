@@ -521,6 +521,17 @@ def test_who_aborts_after_a_timeout_of_its_own_watchdog_is_a_victim() -> None:
     assert kinds(-6, hint_rank=2, hint_scope="global", kind="terminating") == [("victim", False)], "its heartbeat monitor ended it"
 
 
+def test_who_was_killed_after_it_had_told_of_a_timeout_lived_when_it_struck() -> None:
+    def kinds(code: int, **line: object) -> list[tuple[object, object]]:
+        watchdog = table("watchdog", {"kind": "dump-signal", "source_id": 5, "hint_scope": "global"} | line)
+        return [(e["kind"], e["own"]) for e in endings(left(code), *[None] * 8, watchdog).collect().to_dicts()]
+
+    assert kinds(-9, hint_rank=2) == [("terminated", False)]
+    assert kinds(-9, hint_rank=3) == [("killed", True)], "another rank told of it"
+    assert kinds(-9, hint_rank=2, kind="heartbeat-stuck") == [("killed", True)]
+    assert kinds(-11, hint_rank=2) == [("segfault", True)]
+
+
 def test_who_aborts_after_its_recorder_was_written_with_an_operation_open_is_a_victim() -> None:
     def kind(pending: int | None, code: int = -6, rank: int = 2) -> tuple[object, object]:
         state = rows(PROGRESS, {"domain": "fr", "group_key": "pg:0", "rank": rank, "last_seq": 9, "first_pending": pending})

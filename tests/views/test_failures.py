@@ -159,6 +159,18 @@ def test_what_a_proxy_says_before_its_own_process_is_done_aborting_is_no_sign(me
     assert signs(nccl_errors=table("nccl_errors", warned | {"line_no": 60}), comms=rows(COMMS_SCHEMA, done)) == failed
 
 
+def test_a_communicator_that_came_up_without_nvml_was_not_stopped_by_it() -> None:
+    said = "nvmlInit_v2() failed: Driver/library version mismatch"
+    warned = {"level": "WARN", "kind": "nvml", "source_id": 0, "host": "node1", "pid": 7, "message": said, "line_no": 5}
+    up = {"started": True, "completed": True, "source_id": 0, "host": "node1", "pid": 7, "line_no": 9, "end_line_no": 9}
+    assert signs(nccl_errors=table("nccl_errors", warned), comms=rows(COMMS_SCHEMA, up)) == []
+    failed = [("NCCL errors", 1)]
+    for other in ({"pid": 8}, {"line_no": 2, "end_line_no": 3}):
+        assert signs(nccl_errors=table("nccl_errors", warned), comms=rows(COMMS_SCHEMA, up | other)) == failed
+    lost = warned | {"message": "nvmlDeviceGetHandleByIndex(3) failed: GPU is lost"}
+    assert signs(nccl_errors=table("nccl_errors", lost), comms=rows(COMMS_SCHEMA, up)) == failed
+
+
 def test_a_sign_knows_its_ranks_and_its_first_line() -> None:
     bad = rows(DEATHS, *[{"rank": r, "kind": "killed", "source_id": 3, "line_no": 10 + r} for r in (1, 2)])
     [row] = failures(bad, *[None] * (len(ORDER) - 1)).collect().to_dicts()
