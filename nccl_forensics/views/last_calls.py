@@ -56,6 +56,7 @@ def last_calls(thread_states: pl.LazyFrame | None, raised: pl.LazyFrame | None, 
                 "line_no": row["line_no"],
                 "record": None,
             }
+        _as_they_gave_up(found, framed)
     if checked_calls is not None:
         for row in checked_calls.collect().iter_rows(named=True):
             told = {name: row[name] for name in ("rank", "op", "user_frame", "reason", "source_id", "record")}
@@ -85,6 +86,19 @@ def _begun(found: Mapping[int, Mapping[str, object]]) -> set[int]:
 def _frames(row: Mapping[str, object]) -> list[object]:
     frames = row["frames"]
     return frames if isinstance(frames, list) else []
+
+
+def _as_they_gave_up(found: dict[int, dict[str, object]], raised: pl.DataFrame) -> None:
+    """Tracebacks speak for all where a stack tells nothing of some rank that gave up (it was ending, or was not sampled), and each that a
+    stack tells of gave up in the very call that it shows: it stood there all the time."""
+    gave_up = {row["rank"]: row for row in raised.filter(pl.col("signature").is_in(_GAVE_UP)).iter_rows(named=True)}
+    by_stack = {rank for rank, row in found.items() if row["witness"] == "stack"}
+    if not by_stack or not by_stack <= set(gave_up) or by_stack >= set(found):
+        return
+    ends = {rank: place_of([shortened(f) for f in str(gave_up[rank]["frames"]).split("\n")], None) for rank in by_stack}
+    if all(ends[rank][:3] == tuple(found[rank][name] for name in ("place", "op", "user_frame")) for rank in by_stack):
+        for rank in by_stack:
+            found[rank].update(witness="exception", moved=False)
 
 
 #: What a process says that gave up waiting for others.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from nccl_forensics.frames import text_of, typed
+from nccl_forensics.values.claims import WORD
 from nccl_forensics.values.ranklist import MOST_RANKS, unfold
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
@@ -31,6 +32,7 @@ def groups(
     watchdog: pl.LazyFrame | None,
     shared_names: pl.LazyFrame | None = None,
     trace_ranks: pl.LazyFrame | None = None,
+    source_ranks: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Process groups and communicators: ``domain``, ``group_key``, ``group_name``, ``group_desc``, ``comm_id``, ``members`` (global ranks
     that evidence names, or that the layout of the groups beside it leaves over), ``size`` (as stated; null where nothing states it)."""
@@ -44,7 +46,7 @@ def groups(
     if watchdog is not None:
         _add_watched(found, watchdog)
     if dumps is not None:
-        _add_unseen(found, _everyone(dumps, processes, trace_ranks))
+        _add_unseen(found, _everyone(dumps, processes, trace_ranks, source_ranks))
     rows = [found[key] for key in sorted(found)]
     for row in rows:
         row.members.sort()
@@ -136,12 +138,17 @@ def _by_elements(watchdog: pl.LazyFrame) -> dict[str, int]:
     return {key: int(n) for key, n in agreed.select("group_key", "times").collect().iter_rows() if n is not None and 1 < n <= MOST_RANKS}
 
 
-def _everyone(dumps: pl.LazyFrame, processes: pl.LazyFrame | None, trace_ranks: pl.LazyFrame | None) -> Iterable[int]:
+def _everyone(
+    dumps: pl.LazyFrame, processes: pl.LazyFrame | None, trace_ranks: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None
+) -> Iterable[int]:
     """Ranks of the job: they are numbered without holes, so that a missing number is a rank without evidence; traces state how many there
-    are."""
+    are, and a log that bears a rank's name is of one, whatever it holds."""
     known = set(dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
     if processes is not None:
         known |= set(processes.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    if source_ranks is not None:
+        named = pl.col("rank").is_not_null() & (pl.col("strength") >= WORD)
+        known |= set(source_ranks.filter(named).select("rank").unique().collect()["rank"].to_list())
     if trace_ranks is not None:
         known |= {int(n) - 1 for n in trace_ranks.select("world_size").drop_nulls().unique().collect()["world_size"].to_list()}
     return range(max(known) + 1) if known and max(known) < MOST_RANKS else sorted(known)

@@ -97,3 +97,15 @@ def test_a_line_of_a_function_from_which_others_call_what_they_wait_in_may_be_a_
     others = ({"rank": n, "place": place, "user_frame": frame, "frames": [frame]} for n, (place, frame) in enumerate(own, start=1))
     states = rows(THREAD_STATES, {"rank": 0, "place": "collective", "user_frame": waits[1], "frames": waits}, *others)
     assert last_calls(states, None).collect()["waits_from"].to_list() == [False, True, False, False]
+
+
+def test_tracebacks_speak_for_all_where_a_stack_tells_nothing_and_the_others_gave_up_where_theirs_show_them() -> None:
+    own = {"place": "collective", "op": "all_reduce", "user_frame": "step (train.py:9)", "moved": False, "source_id": 7}
+    states = rows(THREAD_STATES, *(own | {"rank": r} for r in (0, 1)), {"rank": 2, "place": "unknown", "moved": False, "source_id": 7})
+    gave_up = {"frames": FRAMES, "frame": "step (train.py:9)", "signature": "gloo-timeout"}
+    last = {"rank": 2, "frames": FRAMES.replace("all_reduce", "barrier").replace("train.py:9", "train.py:12"), "signature": "gloo-timeout"}
+    assert [witness for *_, witness in calls(states, gave_up | {"rank": 0}, gave_up | {"rank": 1}, last)] == ["exception"] * 3
+    # One of them gave up elsewhere, or said nothing: its stack is of another moment.
+    later = gave_up | {"rank": 1, "frames": FRAMES.replace("train.py:9", "train.py:7")}
+    assert [witness for *_, witness in calls(states, gave_up | {"rank": 0}, later, last)] == ["stack", "stack", "exception"]
+    assert [witness for *_, witness in calls(states, gave_up | {"rank": 0}, last)] == ["stack", "stack", "exception"]
