@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import polars as pl
@@ -112,11 +112,13 @@ def pair_edges(
     ``groups`` by domain and key, ``seen`` the (domain, rank) of which there is evidence at all: of others it is not known what they posted.
     A rank of ``gpus``, whose GPU has not done what its peers' have, waits for nobody in what it enqueued behind that. The rings of ``cut``
     have lost their oldest entries before this one: of a batch at their beginning the other calls may be among these, so that nobody is seen
-    to wait in it."""
+    to wait in it. Where that one is open itself, so may be others before it: what such a rank stands in, and what it has not posted, is not
+    known."""
     left = unfinished(calls)
     if left is None:
         return []
-    halves = _halves(left, info, gpus, cut)
+    lost = _begin_open(left, cut)
+    halves = [replace(h, single=h.single and h.rank not in lost) for h in _halves(left, info, gpus, cut)]
     over = _over(calls, halves)
     # What the peer is done with keeps nobody waiting for it: it is the own GPU of a rank that has not finished it.
     halves = [h for h in halves if (h.group["group_key"], h.peer, h.other, h.number) not in over]
@@ -136,7 +138,7 @@ def pair_edges(
         elsewhere = half.single and stands.get((key, half.peer), (half.other, half.rank)) != (half.other, half.rank)
         if half in alike:
             rows.append(half.edge("p2p"))
-        elif elsewhere or posted.get((key, half.peer, half.other, half.rank), 0) < half.count:
+        elif elsewhere or (half.peer not in lost and posted.get((key, half.peer, half.other, half.rank), 0) < half.count):
             rows.append(half.edge(_kind(half, seen)))
         else:
             continue
@@ -149,6 +151,12 @@ def pair_edges(
         if half.single and half not in told and (key, half.rank) in held and (key, half.peer) not in stands:
             rows.append(half.edge(_kind(half, seen)))
     return rows
+
+
+def _begin_open(left: pl.LazyFrame, cut: Mapping[int, int]) -> set[int]:
+    """Ranks whose rings are cut and begin with an entry that is known to be open."""
+    oldest = pl.col("order") == pl.col("rank").replace_strict(cut, default=None, return_dtype=pl.Int64())
+    return set(left.filter(oldest & pl.col("pending")).select("rank").unique().collect()["rank"].to_list())
 
 
 def _over(calls: Calls, halves: list[_Half]) -> set[tuple[object, int, str, int]]:

@@ -310,8 +310,8 @@ def _on_its_gpu(case: _Case) -> Cause | None:
         return Cause("gpu-stall", "high", why)
     if case.stack is None or case.place not in ("cuda-sync", "backward"):
         return None
-    # A rank with open work of its own waits for its GPU as all those do that wait for it: that tells nothing of this one.
-    alike = [r for r in as_ranks(row.get("waiters")) if r in case.stacks and case.stacks[r]["place"] == case.place]
+    # A rank with open work of its own waits for its GPU as others do that have some: that tells nothing of this one.
+    alike = [r for r, stack in case.stacks.items() if r != case.rank and stack["place"] == case.place]
     if row.get("pending") and len(alike) > 1:
         return None
     why = f"its stack waits in {case.place} ({case.stack['reason']})"

@@ -649,6 +649,11 @@ def test_a_rank_with_open_work_that_waits_for_its_gpu_as_its_waiters_do_is_not_b
     ]
 
 
+def test_nor_is_one_that_waits_as_two_do_who_do_not_wait_for_it() -> None:
+    alike = standing(r0="collective", r1="collective", r2="cuda-sync", r3="cuda-sync", r4="cuda-sync")
+    assert found(blocker(pending=True), states=alike) == []
+
+
 # ---- a rank that only its silence singles out ----
 
 

@@ -505,6 +505,32 @@ def test_a_batch_that_a_ring_has_cut_at_its_beginning_shows_nobody_waiting() -> 
     assert edges(first=10, kept=5) == [(0, 2), (1, 0), (2, 1)], "it was asked for what is open alone"
 
 
+def test_a_ring_that_begins_with_an_open_half_shows_neither_where_its_rank_stands_nor_what_it_never_posted() -> None:
+    state, known = progress({"pg:0": {0: (1, 0), 1: (1, 0)}}), groups({"pg:0": [0, 1]})
+
+    def edges(first: int, *, over: bool = False) -> set[tuple[int, int]]:
+        # Of rank 0 the send that answers the receive of rank 1 is lost; what is left begins with its own receive.
+        halves = [operations({0: ["recv", "recv"]}), operations({1: ["recv", "send"]})]
+        calls = [
+            half.with_columns(
+                seq=pl.col("order") + 5,
+                is_p2p=pl.lit(True),
+                peer=1 - pl.col("rank"),
+                done=pl.lit(over) & (pl.col("rank") == 0) & (pl.col("order") == 0),
+                order=pl.col("order") + 8,
+                created_ns=1_000 * pl.col("order"),
+            ).with_columns(pending=~pl.col("done"))
+            for half in halves
+        ]
+        ring = {"rank": [0], "use": ["chosen"], "entries": [2], "first_record_id": [first], "last_record_id": [first + 1]}
+        dumps = pl.LazyFrame(ring, schema_overrides={"rank": pl.Int32})
+        return set(waits_of(pl.concat(calls), state, known, None, None, rings=dumps).select("waiter", "awaited").collect().rows())
+
+    assert not edges(first=8) & {(1, 0)}
+    assert edges(first=0) >= {(0, 1), (1, 0)}, "nothing is lost: both receive first"
+    assert (1, 0) in edges(first=8, over=True), "it begins with what is over: all that is open is there"
+
+
 def test_what_stands_behind_a_gpu_that_stands_waits_for_nobody() -> None:
     # Ranks 0 and 1 are of one tensor group, 1 and 2 of one pipeline. The GPU of rank 1 has not done all_reduce #4, and its receive is
     # enqueued behind that.
