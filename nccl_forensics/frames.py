@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import polars as pl
 
@@ -65,6 +66,18 @@ def taken_for_packed(text: bytes) -> bool:
 def has_rows(frame: pl.LazyFrame | None, *such: pl.Expr) -> bool:
     """Whether a table or view is there and has a row (of which all this is true)."""
     return frame is not None and (frame.filter(*such) if such else frame).head(1).collect().height > 0
+
+
+def values_in(frame: pl.LazyFrame | None, column: str, *such: pl.Expr) -> set[Any]:
+    """What a column of a table or view holds (in the rows of which all this is true): nothing where it is not there, or null."""
+    if frame is None:
+        return set()
+    return set((frame.filter(*such) if such else frame).select(pl.col(column).drop_nulls().unique()).collect()[column].to_list())
+
+
+def ranks_in(frame: pl.LazyFrame | None, *such: pl.Expr) -> set[int]:
+    """The ranks that a table or view tells of (in the rows of which all this is true)."""
+    return values_in(frame, "rank", *such)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from nccl_forensics.conclusions.runs import Run, attempt_of
 from nccl_forensics.conclusions.trace_report import measures
 from nccl_forensics.conclusions.verdict import Verdict
 from nccl_forensics.evidence import AT_MOST
+from nccl_forensics.frames import values_in
 from nccl_forensics.masking import mask
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Evidence, blamed_by, names_of
 from nccl_forensics.rules import Found, Outcome, severity_order
@@ -307,13 +308,13 @@ def _case(inputs: Sequence[str], title: str, results: Sequence[RunResult], chose
         backends |= set(told["backend"].drop_nulls())
         versions = sorted({*versions, *told["nccl_version"].drop_nulls()})
     if "nccl" in backends:
-        versions = sorted({*versions, *_values(resolver, "fr_dumps", "comm_lib_version")})
+        versions = sorted({*versions, *values_in(resolver.get("fr_dumps"), "comm_lib_version")})
     listed, tested, released = _tested(resolver)
     # The tag of the process that prints a test's table is no count of its ranks.
     ranks = 0 if known.comms or known.groups else listed
     # Files of as many processes whose ranks are not known may be theirs.
     missing = known.missing if len(known.missing) > max(strangers(resolver), len(nameless_dumps(resolver))) else []
-    hosts = {str(p["host"]) for p in people.values() if p["host"]} or tested | _values(resolver, "source_hosts", "host")
+    hosts = {str(p["host"]) for p in people.values() if p["host"]} or tested | values_in(resolver.get("source_hosts"), "host")
     buses = {str(p["bus_id"]) for p in people.values() if p["bus_id"]}
     return {
         "title": title,
@@ -322,8 +323,8 @@ def _case(inputs: Sequence[str], title: str, results: Sequence[RunResult], chose
         "ranks_seen": max(len(known.seen), ranks, strangers(resolver) if known.world is None else 0),
         "ranks_missing": [] if ranks else missing[:ROWS],
         "hosts": sorted(hosts)[:ROWS],
-        "gpus": sorted(buses | _values(resolver, "gpus", "name") | _values(resolver, "bandwidth_devices", "gpu"))[:ROWS],
-        "nccl_versions": sorted({*versions, *released} or _values(resolver, "nccl_versions", "version")),
+        "gpus": sorted(buses | values_in(resolver.get("gpus"), "name") | values_in(resolver.get("bandwidth_devices"), "gpu"))[:ROWS],
+        "nccl_versions": sorted({*versions, *released} or values_in(resolver.get("nccl_versions"), "version")),
         "torch_versions": _torch_versions(resolver),
         "backends": sorted(backends),
         "started_at": iso(first),
@@ -340,11 +341,6 @@ def _tested(resolver: Resolver) -> tuple[int, set[str], set[str]]:
     tests = [] if frame is None else list(frame.select("ranks", "hosts", "nccl_version").collect().iter_rows())
     hosts = {str(h) for _, listed, _ in tests for h in listed or ()}
     return max((int(n) for n, _, _ in tests if n), default=0), hosts, {str(v) for _, _, v in tests if v}
-
-
-def _values(resolver: Resolver, name: str, column: str) -> set[str]:
-    frame = resolver.get(name)
-    return set() if frame is None else set(frame.select(pl.col(column).drop_nulls().unique()).collect()[column].to_list())
 
 
 def _torch_versions(resolver: Resolver) -> list[str]:
@@ -377,16 +373,13 @@ def _span(resolver: Resolver) -> tuple[int | None, int | None]:
 
 def _sources(store: Store, chosen: RunResult) -> tuple[list[dict[str, object]], int]:
     ranks: dict[int, int] = {}
-    stale: set[int] = set()
+    stale = values_in(chosen.resolver.get("dumps"), "source_id", pl.col("use") == "stale")
     owners = chosen.resolver.get("source_ranks")
     if owners is not None:
         ranks = dict(owners.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
     traced = chosen.resolver.get("trace_ranks")
     if traced is not None:
         ranks |= dict(traced.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
-    dumps = chosen.resolver.get("dumps")
-    if dumps is not None:
-        stale = set(dumps.filter(pl.col("use") == "stale").select("source_id").collect()["source_id"].to_list())
     hosts: dict[int, object] = {}
     located = chosen.resolver.get("source_hosts")
     if located is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, ranks_in
 from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
@@ -82,10 +82,7 @@ def nameless_dumps(resolver: Resolver) -> list[int]:
 
 def recorded_ranks(resolver: Resolver) -> set[int]:
     """Ranks that left a dump of their recorder."""
-    dumps = resolver.get("dumps")
-    if dumps is None:
-        return set()
-    return set(dumps.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    return ranks_in(resolver.get("dumps"))
 
 
 def census(resolver: Resolver) -> Census:
@@ -112,14 +109,12 @@ def census(resolver: Resolver) -> Census:
         world = max(world, int(str(traced.select(pl.col("world_size").max()).collect().item() or 0)))
     for name in ("dumps", "source_ranks", "endings", "trace_ranks"):
         known = resolver.get(name)
-        if known is not None:
-            known = known.filter(pl.col("rank").is_not_null())
-            if name == "source_ranks":
-                # A file whose name holds a rank and whose text is of no kind says nothing about it.
-                sources = resolver.get("sources")
-                assert sources is not None
-                known = known.join(sources.filter(pl.col("formats").list.len() > 0), on="source_id", how="semi")
-            seen |= set(known.select("rank").collect()["rank"].to_list())
+        if known is not None and name == "source_ranks":
+            # A file whose name holds a rank and whose text is of no kind says nothing about it.
+            sources = resolver.get("sources")
+            assert sources is not None
+            known = known.join(sources.filter(pl.col("formats").list.len() > 0), on="source_id", how="semi")
+        seen |= ranks_in(known)
     ranks |= seen
     # Ranks that are known tell how many there are only while no more processes than the gaps between them are without one.
     if ranks and (world or _unnumbered(resolver) <= max(ranks) + 1 - len(ranks)):

@@ -14,6 +14,7 @@ from nccl_forensics.conclusions.run_outcome import IN_EACH_STEP
 from nccl_forensics.conclusions.runs import earlier_jobs
 from nccl_forensics.conclusions.verdict import Verdict
 from nccl_forensics.facts.collecting import STEPS
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.model import blamed_by
 from nccl_forensics.store import Store
 from nccl_forensics.values.ranklist import MOST_RANKS
@@ -226,11 +227,8 @@ def _without_stacks(resolver: Resolver, verdict: Verdict, outcome: str, named: l
     blockers = resolver.get("blockers")
     if blockers is None:
         return [], []
-    ends = set(blockers.filter(pl.col("rank") < UNIDENTIFIED).select("rank").collect()["rank"].to_list())
-    states, stalls = resolver.get("thread_states"), resolver.get("stalls")
-    have_stack: set[int] = set()
-    for rows in (states, stalls.filter(pl.col("stack_source_id").is_not_null()) if stalls is not None else None):
-        have_stack |= set(rows.select("rank").collect()["rank"].drop_nulls().to_list()) if rows is not None else set()
+    ends = ranks_in(blockers, pl.col("rank") < UNIDENTIFIED)
+    have_stack = ranks_in(resolver.get("thread_states")) | ranks_in(resolver.get("stalls"), pl.col("stack_source_id").is_not_null())
     sure = bool(named) and verdict.confidence == "high"
     cause = verdict.root.finding.cause if verdict.root is not None else None
     told = {r for r in named if r < UNIDENTIFIED}

@@ -8,6 +8,7 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.conclusions.verdict import Verdict, with_root
+from nccl_forensics.frames import values_in
 from nccl_forensics.rules import Found, Outcome
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.failures import LONGER, STANDSTILL, WAITS
@@ -39,8 +40,7 @@ def outcome_of(verdict: Verdict, found: Iterable[Found], resolver: Resolver) -> 
     """``outcome`` of a run in the report (``case.runs``)."""
     root = verdict.root
     cause = root.finding.cause if root is not None else None
-    failures = resolver.get("failures")
-    signs = set(failures.collect()["sign"].to_list()) if failures is not None else set()
+    signs = values_in(resolver.get("failures"), "sign")
     if cause in _HANGS:
         return "slow" if _late(verdict, found) is not None and not signs else "hung"
     if cause in _CRASHES:

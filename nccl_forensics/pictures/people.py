@@ -8,6 +8,7 @@ import polars as pl
 
 from nccl_forensics.conclusions.census import people_of
 from nccl_forensics.extras import GroupTimeline, Host, Process, RankState, Seat
+from nccl_forensics.frames import ranks_in, values_in
 from nccl_forensics.views import Resolver
 from nccl_forensics.words import UNIDENTIFIED, UNKNOWN_HOST
 
@@ -51,14 +52,8 @@ def states(report: Mapping[str, object], resolver: Resolver, groups: Sequence[Gr
 
 def _waiting(verdict: Mapping[str, object], resolver: Resolver, groups: Sequence[GroupTimeline]) -> set[int]:
     """Ranks that the wait-for graph, their watchdog's timeout, the divergence or the stuck collective of the verdict shows waiting."""
-    found: set[int] = set()
-    waits = resolver.get("waits")
-    if waits is not None:
-        for (rank,) in waits.filter(pl.col("waiter") < UNIDENTIFIED).select("waiter").unique().collect().iter_rows():
-            found.add(rank)
-    timed_out = resolver.get("watchdog_calls")
-    if timed_out is not None:
-        found |= set(timed_out.select("rank").unique().collect()["rank"].to_list())
+    found: set[int] = values_in(resolver.get("waits"), "waiter", pl.col("waiter") < UNIDENTIFIED)
+    found |= ranks_in(resolver.get("watchdog_calls"))
     for group in groups:
         if group.first_divergence in group.columns and verdict["first_divergence"] is not None:
             at = group.columns.index(group.first_divergence)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from nccl_forensics.extras import StackClass
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.views import Resolver
 
 _CLASSES = 40
@@ -18,10 +19,7 @@ def stacks(resolver: Resolver, paths: Mapping[int, str]) -> tuple[StackClass, ..
     if states is None:
         return ()
     frame = states.filter(pl.col("rank").is_not_null()).sort("rank", "source_id").collect()
-    odd_stacks = resolver.get("odd_stacks")
-    odd: set[int] = set()
-    if odd_stacks is not None:
-        odd = set(odd_stacks.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    odd = ranks_in(resolver.get("odd_stacks"))
     classes: dict[tuple[str, ...], tuple[set[int], dict[str, object]]] = {}
     for row in frame.iter_rows(named=True):
         classes.setdefault(tuple(row["frames"] or []), (set(), row))[0].add(row["rank"])

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, ranks_in
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.advice import AGREE_ON_STEPS, COMPARE_CALLS
@@ -49,7 +49,7 @@ def collective_mismatch(
     """Findings of differing operations, one per group. What DETAIL's exceptions tell of one position alone is a call left out, if their
     tracebacks stand in other functions, or what recorders tell of a first step; so is what a rank called only after work of another group
     to which no other has come, or behind the loop in which the others are."""
-    ahead = set(overtakers.select("rank").collect()["rank"].to_list()) if overtakers is not None else set()
+    ahead = ranks_in(overtakers)
     gone = {row["rank"]: row for row in left_loops.collect().iter_rows(named=True)} if left_loops is not None else {}
     odd = divergences.filter(pl.col("kind").is_in(["different", "extra"])).sort("domain", "group_key").collect()
     lines = _lines(last_calls)

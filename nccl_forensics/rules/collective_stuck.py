@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import values_in
 from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.views.failures import ENDED, GAVE_UP, LONGER, STANDSTILL, WAITS
@@ -42,7 +43,7 @@ def collective_stuck(
 ) -> Iterator[Finding]:
     """One finding per stuck group, if something says that the job did not go on. Members that all raised an exception of their own, outside
     any collective, did not wait for what they had enqueued."""
-    signs = set(failures.select("sign").collect()["sign"].to_list()) - {WAITS, ENDED}
+    signs = values_in(failures, "sign") - {WAITS, ENDED}
     if not signs:
         return
     # A computation that takes longer than ever before, and in which no collective ends either, looks alike.
@@ -108,7 +109,7 @@ def _raised(endings: pl.LazyFrame) -> set[int]:
 def collective_stuck_downstream(stuck_downstream: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame) -> Iterator[Finding]:
     """One finding per group in which a broadcast (or reduce, gather, scatter) has ended on those who send and not on those who receive, if
     something timed out."""
-    signs = set(failures.select("sign").collect()["sign"].to_list()) - {WAITS, ENDED, LONGER, STANDSTILL}
+    signs = values_in(failures, "sign") - {WAITS, ENDED, LONGER, STANDSTILL}
     if not signs:
         return
     for row in stuck_downstream.sort("domain", "group_key").collect().iter_rows(named=True):

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 
@@ -83,7 +84,7 @@ def died_in_init(
     if tails.height < present or tails["progress"][0] >= tails["progress"][1]:
         return
     row = tails.row(0, named=True)
-    further = set(cut_logs.collect()["rank"].to_list()) if cut_logs is not None else set()
+    further = ranks_in(cut_logs)
     if row["noise"] or row["rank"] in through | further:
         return
     yield Finding(

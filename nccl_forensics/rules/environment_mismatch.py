@@ -22,6 +22,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.facts.settings import MUST_AGREE
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words
@@ -124,7 +125,7 @@ def _came_up(comms: pl.LazyFrame | None, nccl_comms: pl.LazyFrame | None) -> tup
         return set(), {}
     ranks = comms.filter(pl.col("completed") & pl.col("rank").is_not_null() & (pl.col("nranks") == pl.col("nranks").max()))
     lines = nccl_comms.filter(pl.col("event") == "init-complete").group_by("source_id").agg(pl.col("line_no").min())
-    return set(ranks.select("rank").collect()["rank"].to_list()), dict(lines.collect().iter_rows())
+    return ranks_in(ranks), dict(lines.collect().iter_rows())
 
 
 def _printed_before(part: pl.DataFrame, over: dict[int, int]) -> bool:
@@ -166,7 +167,7 @@ def _logged(processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> 
     shared = nccl_tails.group_by("source_id").agg(pl.col("pid").n_unique().alias("n")).filter(pl.col("n") > 1).select("source_id")
     crowded = nccl_tails.join(shared, on="source_id").select("host", "pid").unique()
     ranked = processes.filter(pl.col("rank").is_not_null())
-    unsure = set(ranked.join(crowded, on=["host", "pid"]).select("rank").collect()["rank"].to_list())
+    unsure = ranks_in(ranked.join(crowded, on=["host", "pid"]))
     known = dict(ranked.filter(pl.col("pid").is_not_null()).select("rank", "host").collect().iter_rows())
     lines = nccl_tails.join(ranked.select("host", "pid", "rank"), on=["host", "pid"]).group_by("rank").agg(pl.col("lines").max())
     return known, {r: n or 0 for r, n in lines.collect().iter_rows() if r not in unsure}

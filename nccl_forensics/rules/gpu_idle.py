@@ -26,7 +26,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, ranks_in
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import People, people, place, ranks_of
@@ -102,10 +102,7 @@ def gpu_idle(
 
 def _enqueued(progress: pl.LazyFrame | None) -> set[int]:
     """Ranks whose recorder holds operations that are enqueued and not finished."""
-    if progress is None:
-        return set()
-    left = progress.filter((pl.col("domain") == "fr") & pl.col("last_done").is_not_null() & pl.col("first_pending").is_not_null())
-    return set(left.select("rank").unique().collect()["rank"].to_list())
+    return ranks_in(progress, pl.col("domain") == "fr", pl.col("last_done").is_not_null(), pl.col("first_pending").is_not_null())
 
 
 def _last_samples(gpu_samples: pl.LazyFrame, last: int) -> list[_Gpu]:

@@ -22,6 +22,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.work_completions import EVENT, FAULTS, OTHERWISE, UNANSWERED, status_words
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import own_addresses, still_trying, where_reported
@@ -82,7 +83,7 @@ def ib_error(
     dark = _port_down(host_nics, ib_ports)
     seen = processes.select("host").drop_nulls().unique().collect().height > 1
     # One that fell silent before its peers did, and tells of no error, may be the far end that is gone.
-    silent = set(stalls.filter(pl.col("cause") == "host-stall").select("rank").collect()["rank"].to_list()) if stalls is not None else set()
+    silent = ranks_in(stalls, pl.col("cause") == "host-stall")
     silent -= set(rows["rank"].to_list())
     # A card that reports its own port speaks for itself; what others say of connections that broke is then the far end of them.
     failed = set(rows.filter(pl.col("kind") == "ib-async-event")["host"].to_list())

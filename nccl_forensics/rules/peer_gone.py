@@ -24,6 +24,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words, verb
@@ -58,10 +59,7 @@ def peer_gone(
     gone_peers: pl.LazyFrame, endings: pl.LazyFrame | None, progress: pl.LazyFrame | None, last_calls: pl.LazyFrame | None
 ) -> Iterator[Finding]:
     """One finding for all ranks that were gone in the same way, unless anything else tells of them."""
-    heard: set[int] = set()
-    for frame in (endings, last_calls, progress.filter(pl.col("domain") == "fr") if progress is not None else None):
-        if frame is not None:
-            heard |= set(frame.select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list())
+    heard = ranks_in(endings) | ranks_in(last_calls) | ranks_in(progress, pl.col("domain") == "fr")
     rows = gone_peers.filter(~pl.col("rank").is_in(sorted(heard))).sort("how", "rank").collect()
     for (how,), part in rows.group_by("how", maintain_order=True):
         ranks = tuple(part["rank"].to_list())

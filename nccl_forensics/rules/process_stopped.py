@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, ranks_in
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import People, gave_up, located, people, place, ranks_of
@@ -173,7 +173,7 @@ def _left_over(ours: pl.DataFrame, who: People, source_ranks: pl.LazyFrame | Non
     if source_ranks is None:
         return {}
     told = {rank for ranks in who.by_pid.values() for rank in ranks}
-    without = set(source_ranks.select("rank").collect()["rank"].drop_nulls().to_list()) - told
+    without = ranks_in(source_ranks) - told
     if len(without) != 1:
         return {}
     started = ours.drop_nulls(["pid", "ppid"]).group_by("source_id", "host", "ppid", "command").agg(pl.col("pid").unique())

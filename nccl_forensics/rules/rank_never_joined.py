@@ -24,7 +24,7 @@ from math import prod
 import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, ranks_in, values_in
 from nccl_forensics.model import Action, Confidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import garbled
@@ -63,16 +63,10 @@ def rank_never_joined(
     """
     cut = set(copied_in_part(cut_ends).collect()["source_id"].to_list())
     came = _came(endings, progress)
-    running: set[int] = set()
-    if dumps is not None:
-        running = set(dumps.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
-    sampled: set[int] = set()
-    if last_calls is not None:
-        sampled = set(last_calls.filter(pl.col("witness") == "stack").select("rank").collect()["rank"].to_list())
-    all_joined = set(bootstrapped.collect()["comm_key"].to_list())
-    if progress is not None:  # a communicator is used, and taken down in order, after its bootstrap
-        all_joined |= set(progress.filter(pl.col("domain") == "nccl").select("group_key").unique().collect()["group_key"].to_list())
-    all_joined |= set(comms.filter(pl.col("ended") == "destroy-complete").select("comm_key").collect()["comm_key"].to_list())
+    running, sampled = ranks_in(dumps), ranks_in(last_calls, pl.col("witness") == "stack")
+    # A communicator is used, and taken down in order, after its bootstrap.
+    all_joined = values_in(bootstrapped, "comm_key") | values_in(progress, "group_key", pl.col("domain") == "nccl")
+    all_joined |= values_in(comms, "comm_key", pl.col("ended") == "destroy-complete")
     calls = _calls(last_calls)
     misread, gathered = _misread(nccl_errors, _TRUNCATED), _misread(nccl_errors, garbled())
     rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
@@ -208,13 +202,7 @@ _CONFIDENCE: tuple[Confidence, ...] = ("high", "medium", "low")
 
 def _came(endings: pl.LazyFrame | None, progress: pl.LazyFrame | None) -> set[int]:
     """Ranks that called NCCL: they say that it failed them, or a recorder holds an operation of theirs."""
-    came: set[int] = set()
-    if endings is not None:
-        told = endings.filter(pl.col("rank").is_not_null() & pl.col("signature").fill_null("").str.starts_with("nccl"))
-        came |= set(told.select("rank").collect()["rank"].to_list())
-    if progress is not None:
-        came |= set(progress.filter(pl.col("domain") == "fr").select("rank").unique().collect()["rank"].to_list())
-    return came
+    return ranks_in(endings, pl.col("signature").str.starts_with("nccl")) | ranks_in(progress, pl.col("domain") == "fr")
 
 
 _ANSWERED = " But messages of another size reached those that wait, as from a process of another release of NCCL: then it came, and its log was not collected."

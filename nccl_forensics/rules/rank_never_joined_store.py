@@ -22,6 +22,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.model import Action, Confidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.endings import raised_at
@@ -56,8 +57,7 @@ def rank_never_joined_by_store(
     # It puts its own address there before it waits for any other's, too: who waited for a third one came, though late.
     late = waiting.filter(pl.col("awaited") != pl.col("rank"))["rank"].to_list()
     came |= set(late) if set(waiting["awaited"].to_list()) - came - set(late) else set()
-    if processes is not None:
-        known |= set(processes.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    known |= ranks_in(processes)
     for (awaited,), part in waiting.group_by("awaited", maintain_order=True):
         rank = int(str(awaited))
         if rank in came:

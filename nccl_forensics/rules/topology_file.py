@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import values_in
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.values import pci
@@ -51,7 +52,7 @@ def topology_file(job_settings: pl.LazyFrame, nccl_topo: pl.LazyFrame, comms: pl
         "source_id", "bus_id", "target", "count"
     )
     both = ends.join(ends, left_on=["source_id", "bus_id", "target"], right_on=["source_id", "target", "bus_id"], suffix="_back")
-    torn = set(both.filter(pl.col("count") != pl.col("count_back")).select("source_id").collect()["source_id"].to_list())
+    torn = values_in(both, "source_id", pl.col("count") != pl.col("count_back"))
     ours = {pci.normal(bus) for bus in comms.select("bus_id").collect()["bus_id"].drop_nulls()} if comms is not None else set()
     told: dict[tuple[str, bool], list[pl.DataFrame]] = {}
     for (source,), part in links.group_by("source_id", maintain_order=True):

@@ -10,7 +10,7 @@ import polars as pl
 
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
-from nccl_forensics.frames import has_rows, typed
+from nccl_forensics.frames import has_rows, ranks_in, typed, values_in
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.damage import cut_off
 from nccl_forensics.views import view
@@ -98,17 +98,12 @@ DEATHS = typed(
 
 def ended_themselves(endings: pl.LazyFrame | None) -> set[int]:
     """Ranks whose process is over for a reason of its own; ``endings`` is the view."""
-    if endings is None:
-        return set()
-    return set(endings.filter(pl.col("own") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    return ranks_in(endings, pl.col("own"))
 
 
 def gave_up(endings: pl.LazyFrame | None) -> set[int]:
     """Ranks that raised something, whosever fault it was; ``endings`` is the view."""
-    if endings is None:
-        return set()
-    raised = endings.filter(pl.col("signature").is_not_null() & pl.col("rank").is_not_null())
-    return set(raised.select("rank").collect()["rank"].to_list())
+    return ranks_in(endings, pl.col("signature").is_not_null())
 
 
 def told_at(ending: Mapping[str, object]) -> dict[str, object]:
@@ -533,21 +528,15 @@ def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int,
 
 def _recorded_waiting(progress: pl.LazyFrame | None) -> set[int]:
     """Ranks whose recorder holds an operation that is not finished: a process that aborts by itself writes none."""
-    if progress is None:
-        return set()
-    left = progress.filter((pl.col("domain") == "fr") & pl.col("first_pending").is_not_null() & pl.col("rank").is_not_null())
-    return set(left.select("rank").unique().collect()["rank"].to_list())
+    return ranks_in(progress, pl.col("domain") == "fr", pl.col("first_pending").is_not_null())
 
 
 def _stood_waiting(last_calls: pl.LazyFrame | None) -> set[int]:
     """Ranks whose stack stood in one wait for others whenever it was looked at, twice at least: what they wait for ends before they do
     anything of their own again."""
-    if last_calls is None:
-        return set()
-    still = last_calls.filter(
-        (pl.col("witness") == "stack") & pl.col("place").is_in(WAITING) & pl.col("moved").eq_missing(pl.lit(value=False))
+    return ranks_in(
+        last_calls, pl.col("witness") == "stack", pl.col("place").is_in(WAITING), pl.col("moved").eq_missing(pl.lit(value=False))
     )
-    return set(still.select("rank").collect()["rank"].to_list())
 
 
 def _folders(path_hints: pl.LazyFrame | None, ranks_of_source: Mapping[int, int]) -> list[tuple[int, int]]:
@@ -569,9 +558,7 @@ def _heard(ranks_of_source: dict[int, int], path_hints: pl.LazyFrame | None, sou
     formats = {s: set(f or ()) for s, f in sources.select("source_id", "formats").collect().iter_rows()}
     mixed = any("nccl-log" in f and f & _OWN_WORDS for f in formats.values())
     words = _OWN_WORDS | {"nccl-log"} if mixed else _OWN_WORDS
-    folders: set[int] = set()
-    if path_hints is not None:
-        folders = set(path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("source_id").collect()["source_id"].to_list())
+    folders = values_in(path_hints, "source_id", pl.col("attempt_local_rank").is_not_null())
     return {rank for source, rank in ranks_of_source.items() if source in folders or formats.get(source, set()) & words}
 
 

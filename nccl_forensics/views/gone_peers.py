@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.frames import has_rows, typed
+from nccl_forensics.frames import has_rows, typed, values_in
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label
 
@@ -42,9 +42,9 @@ def gone_peers(
     its end with several others, as jobs do that are done, nothing but the end of its communicator; those that end one after the other all
     lose each other."""
     rows: list[dict[str, object]] = []
-    joined = set(bootstrapped.select("comm_key").collect()["comm_key"].to_list())
+    joined = values_in(bootstrapped, "comm_key")
     # Up to 2.18 the only line of a communicator is the one that says that it came up.
-    joined |= set(comms.filter(pl.col("completed") & pl.col("comm_key").is_not_null()).select("comm_key").collect()["comm_key"].to_list())
+    joined |= values_in(comms, "comm_key", pl.col("completed"))
     known = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null() & pl.col("comm_key").is_in(sorted(joined))).collect()
     if not known.height:
         return pl.DataFrame(rows, schema=GONE_PEERS).lazy()

@@ -7,7 +7,7 @@ from statistics import median
 
 import polars as pl
 
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import ranks_in, typed
 from nccl_forensics.values.chances import tail
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import GROUP
@@ -74,7 +74,7 @@ def late_ranks(
     steps, traced = _dearest(summed), summed["rank"].n_unique()
     alone, computing = _shares(trace_measures, "exposed_ms"), _shares(trace_measures, "compute_ms")
     places = dict(rows.group_by("rank").len().collect().iter_rows())
-    paired = set() if trace_pair_waits is None else set(trace_pair_waits.select("rank").collect()["rank"])
+    paired = ranks_in(trace_pair_waits)
     devices = dict(trace_ranks.select("rank", "device").unique("rank", keep="any").collect().iter_rows())
     out: list[dict[str, object]] = []
     for row in worst.iter_rows(named=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from nccl_forensics.frames import has_rows, text_of
+from nccl_forensics.frames import has_rows, ranks_in, text_of
 from nccl_forensics.stacks.places import WAITING_ON_GPU
 from nccl_forensics.views.looked_at import looked_at_while_moving
 
@@ -157,7 +157,7 @@ def awaited_alone(
     recorder does not), the only rank that stands so and of which there is no recorder.
     """
     members = {(d, g): set(m) for d, g, m in groups.select("domain", "group_key", "members").collect().iter_rows()}
-    recorded = set(progress.filter(pl.col("domain") == "fr").select("rank").unique().collect()["rank"].to_list())
+    recorded = ranks_in(progress, pl.col("domain") == "fr")
     stand = set(on_host)
     silent = stand - recorded
     found: dict[int, dict[str, object]] = {}

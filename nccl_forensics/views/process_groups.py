@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from nccl_forensics.frames import text_of, typed
+from nccl_forensics.frames import ranks_in, text_of, typed, values_in
 from nccl_forensics.values.claims import WORD
 from nccl_forensics.values.ranklist import MOST_RANKS, unfold
 from nccl_forensics.views import view
@@ -143,14 +143,8 @@ def _everyone(
 ) -> Iterable[int]:
     """Ranks of the job: they are numbered without holes, so that a missing number is a rank without evidence; traces state how many there
     are, and a log that bears a rank's name is of one, whatever it holds."""
-    known = set(dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
-    if processes is not None:
-        known |= set(processes.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
-    if source_ranks is not None:
-        named = pl.col("rank").is_not_null() & (pl.col("strength") >= WORD)
-        known |= set(source_ranks.filter(named).select("rank").unique().collect()["rank"].to_list())
-    if trace_ranks is not None:
-        known |= {int(n) - 1 for n in trace_ranks.select("world_size").drop_nulls().unique().collect()["world_size"].to_list()}
+    known = ranks_in(dumps, pl.col("use") == "chosen") | ranks_in(processes) | ranks_in(source_ranks, pl.col("strength") >= WORD)
+    known |= {int(n) - 1 for n in values_in(trace_ranks, "world_size")}
     return range(max(known) + 1) if known and max(known) < MOST_RANKS else sorted(known)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from nccl_forensics.facts.signatures import SURVIVED
+from nccl_forensics.frames import values_in
 from nccl_forensics.views import view
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
@@ -121,7 +122,7 @@ def _launchers(worker_exits: pl.LazyFrame | None) -> set[int]:
     if worker_exits is None:
         return set()
     told = worker_exits.group_by("source_id").agg(pl.col("pid").drop_nulls().n_unique().alias("n")).filter(pl.col("n") > 1)
-    return set(told.select("source_id").collect()["source_id"].to_list())
+    return values_in(told, "source_id")
 
 
 def _of_task(comms: pl.LazyFrame | None) -> dict[int, int]:

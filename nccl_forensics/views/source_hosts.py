@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import polars as pl
 
+from nccl_forensics.frames import values_in
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label
 
@@ -78,7 +79,7 @@ def source_hosts(
             known.add(host)
             if own:
                 stated[source].add(host)
-    by_job = set() if nccl_comms is None else set(nccl_comms.select("host").drop_nulls().unique().collect()["host"])
+    by_job = values_in(nccl_comms, "host")
     by_path = dict(path_hosts.select("source_id", "host").collect().iter_rows())
     rows = []
     paths = sources.select("source_id", "path").collect().sort("source_id")

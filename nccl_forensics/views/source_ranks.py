@@ -28,7 +28,6 @@ SOURCE_RANKS_SCHEMA = typed("source_id:u32 rank:i32 strength:i32 how:str conflic
 
 @view(rows="sources")
 def source_ranks(
-    sources: pl.LazyFrame,
     path_hints: pl.LazyFrame,
     processes: pl.LazyFrame | None,
     fr_dumps: pl.LazyFrame | None,

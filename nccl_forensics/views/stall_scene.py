@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, ranks_in
 from nccl_forensics.stacks.places import WAITING, WAITING_ON_GPU
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.deaths import ended_themselves
@@ -50,7 +50,7 @@ class Scene:
 
     def known(self) -> set[int]:
         """Ranks of which some progress is known."""
-        return set(self.progress.select("rank").collect()["rank"].to_list()) if self.progress is not None else set()
+        return ranks_in(self.progress)
 
     def job(self) -> set[int]:
         """Members of all groups."""

@@ -9,7 +9,7 @@ import polars as pl
 
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.folding import FoldedTable
-from nccl_forensics.frames import has_rows, typed
+from nccl_forensics.frames import has_rows, ranks_in, typed
 from nccl_forensics.stacks.places import PLAIN, WAITING
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
@@ -126,7 +126,7 @@ def stalls(
         dead=gone(endings, gone_peers),
         waiting_share=waiting_shares(trace_measures),
     )
-    written = set(source_ranks.select("rank").collect()["rank"].drop_nulls().to_list()) if source_ranks is not None else set()
+    written = ranks_in(source_ranks)
     found = _awaited(scene, blockers)
     missing = missing_at_barriers(rank_reports, blockers, {}) if rank_reports is not None else {}
     found = _by_order_of_calls(scene, found, blockers, fr_entries, bool(missing))

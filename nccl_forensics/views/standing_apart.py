@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.stacks.places import PLAIN, WAITING
 from nccl_forensics.stacks.tree import parting
 from nccl_forensics.values.ranklist import as_ranks
@@ -57,7 +58,7 @@ def missing_at_barriers(
 def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
     """Ranks that monitored barriers name as missing. A line that names one may have stopped at the first. ``reached``: the rank itself says
     that it came to a barrier, so that it came late, or to another one."""
-    came = set(reports.filter(pl.col("kind") == "barrier-ok").select("rank").collect()["rank"].to_list())
+    came = ranks_in(reports, pl.col("kind") == "barrier-ok")
     lines = reports.filter((pl.col("kind") == "barrier-missing") & pl.col("ranks").is_not_null()).sort("source_id", "line_no").collect()
     named: dict[int, dict[str, object]] = {}
     for row in lines.iter_rows(named=True):

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from nccl_forensics.frames import has_rows, typed
+from nccl_forensics.frames import has_rows, ranks_in, typed
 from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
@@ -64,7 +64,7 @@ def stuck(
     # Watchdogs tell of some members what recorders tell of all.
     blocked |= {("watchdog", key) for domain, key in blocked if domain == "fr"}
     behind |= _held_before(progress)
-    seen = set(progress.select("rank").unique().collect()["rank"].drop_nulls().to_list())
+    seen = ranks_in(progress)
     unseen = sorted(set(range(world)) - seen) if world <= MOST_RANKS else []
     gone = bool(unseen) and not scattered(unseen)
     kept_from = pl.col("rank").replace_strict(cut_rings(dumps), default=None, return_dtype=pl.Int64())

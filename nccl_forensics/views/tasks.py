@@ -6,6 +6,7 @@ from collections.abc import Callable, Set
 
 import polars as pl
 
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.words import first_label
 
 #: What a launcher that starts several workers says of them.
@@ -33,10 +34,7 @@ def rank_of_task(
         known = processes.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null()).select("rank", "host").collect()
         home = {rank: first_label(host) for rank, host in known.iter_rows()}
 
-    recorded: set[int] = set()
-    if progress is not None:
-        dumped = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null())
-        recorded = set(dumped.select("rank").unique().collect()["rank"].to_list())
+    recorded = ranks_in(progress, pl.col("domain") == "fr")
 
     def rank(task: int, host: str | None) -> int | None:
         if task > 0 and host is not None and home.get(task) == first_label(host):

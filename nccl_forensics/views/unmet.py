@@ -8,7 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import ranks_in, typed
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.columns import read_at
@@ -67,8 +67,8 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
     if left is None:
         return pl.LazyFrame(schema=UNMET)
     chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null())
-    whole = set(chosen.filter(pl.col("first_record_id") == 0).select("rank").unique().collect()["rank"].to_list())
-    known = set(chosen.select("rank").unique().collect()["rank"].to_list())
+    whole = ranks_in(chosen, pl.col("first_record_id") == 0)
+    known = ranks_in(chosen)
     waiting = left.filter(pl.col("is_p2p") & pl.col("op").is_in(list(OTHER_HALF)) & pl.col("peer").is_not_null()).sort("order")
     at = ("order", "created_ns", "call_site", "source_id", "line_no", "record")
     first = waiting.group_by(_PAIR, maintain_order=True).agg(pl.len().alias("open"), *(pl.col(c).first() for c in at)).collect()

@@ -470,7 +470,7 @@ PEOPLE = known(comms=world(*[event(r) for r in (0, 1)]))
 
 def writers(where: pl.LazyFrame, **evidence: pl.LazyFrame) -> dict[int, dict[str, object]]:
     order = ("processes", "fr_dumps", "fr_groups", "stacks", "exceptions", "watchdog", "reports", "nccl_comms")
-    return {r["source_id"]: r for r in source_ranks(where, path_hints(where), *(evidence.get(n) for n in order)).collect().to_dicts()}
+    return {r["source_id"]: r for r in source_ranks(path_hints(where), *(evidence.get(n) for n in order)).collect().to_dicts()}
 
 
 def test_what_a_source_holds_beats_its_name() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from nccl_forensics.evidence import words_of_exception
+from nccl_forensics.frames import values_in
 from nccl_forensics.views.deaths import told_at
 from nccl_forensics.views.failures import BADLY, EXCEPTIONS
 
@@ -18,7 +19,7 @@ def raised_at(ending: Mapping[str, object]) -> dict[str, object]:
 
 def signs_beside_endings(failures: pl.LazyFrame | None) -> set[str]:
     """Signs of failure other than that processes ended or raised."""
-    return set(failures.collect()["sign"].to_list()) - {BADLY, EXCEPTIONS} if failures is not None else set()
+    return values_in(failures, "sign") - {BADLY, EXCEPTIONS}
 
 
 def nobody_missed(mine: pl.DataFrame, every: pl.DataFrame, heard: int, failures: pl.LazyFrame | None) -> bool:

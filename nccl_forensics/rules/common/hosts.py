@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from nccl_forensics.evidence import AT_MOST, cite, whereabouts
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, ranks_in
 from nccl_forensics.model import Culprit, Evidence, Finding
 from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.values import pci
@@ -350,7 +350,7 @@ def _make(name: str) -> str:
 
 def gave_up(watchdog_calls: pl.LazyFrame | None) -> set[int]:
     """Ranks that were there when their watchdogs timed out."""
-    return set() if watchdog_calls is None else set(watchdog_calls.select("rank").collect()["rank"].drop_nulls().to_list())
+    return ranks_in(watchdog_calls)
 
 
 def place(host: object, gpu: object = None) -> str:
