@@ -271,17 +271,18 @@ def _links(rows: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:
             gpu = row["bus_id"] or f"index {row['gpu_index']}"
             mine = rows.filter((pl.col("source_id") == source) & whose.eq_missing(row["gpu"]))
             broken = mine.filter(~pl.col("active") | pl.col("link").is_null())
+            uneven = most > row["up"]
+            compared = "Its neighbours on the same host have more." if uneven else "All GPUs listed are alike; the model has more."
             if row["up"] >= expected:
+                compared = "All of its links are up."
                 words = f"has NVLinks at {row['slowest']:g} GB/s where its neighbours run at {float(str(rate)):g}"
             elif row["all_down"] or not row["up"]:
                 words = f"has no active NVLink ({expected} expected)"
             else:
                 words = f"has {row['up']} of {expected} NVLinks active"
-            uneven = most > row["up"]
             found = _finding(
                 f"{place(host, gpu)} {words}",
-                f"{row['name'] or 'The GPU'}. "
-                + ("Its neighbours on the same host have more." if uneven else "All GPUs listed are alike; the model has more."),
+                f"{row['name'] or 'The GPU'}. {compared}",
                 broken if broken.height else mine,
                 "state of the link",
                 severity="critical" if not row["up"] else "error",

@@ -54,6 +54,12 @@ def test_where_nothing_marks_that_the_gpus_have_begun_it_a_gpu_may_stand_before_
     assert "one that stands before it looks the same" in finding.summary
 
 
+def test_where_nothing_states_how_many_members_there_are_that_is_said_and_it_is_less_sure() -> None:
+    told = [collective_stuck.check(stuck().with_columns(stated=pl.lit(s)), None, sign("watchdog timeouts"), None)[0] for s in (True, False)]
+    assert [f.confidence for f in told] == ["high", "medium"]
+    assert ["Nothing states how many members it has." in str(f.summary) for f in told] == [False, True]
+
+
 def test_watchdogs_count_the_calls_of_their_own_ranks() -> None:
     watched = stuck(begun=False).with_columns(domain=pl.lit("watchdog"))
     [finding] = collective_stuck.check(watched, None, sign("watchdog timeouts"), None)
@@ -128,5 +134,8 @@ def test_a_broadcast_that_some_have_left_blames_nobody() -> None:
     assert finding.title.startswith("all 3 ranks entered BROADCAST #5")
     [part] = collective_stuck_downstream.check(waiting.with_columns(size=pl.lit(5, pl.Int32)), None, sign("watchdog timeouts"))
     assert part.title.startswith("3 ranks that are seen entered BROADCAST #5")
+    lines = table("watchdog", *({"kind": "timeout", "pg_name": name, "line_no": n} for n, name in ((7, "0"), (8, "1"))))
+    [quoted] = collective_stuck_downstream.check(waiting, lines, sign("watchdog timeouts"))
+    assert cited(quoted) == [(0, 7), (0, 30)]
     # A dump of a job that goes on shows the same, as long as nothing has timed out.
     assert collective_stuck_downstream.check(waiting, None, sign(STANDSTILL)) == []

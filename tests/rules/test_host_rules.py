@@ -105,6 +105,16 @@ def test_a_gpu_without_any_link_is_critical_and_equal_gpus_are_quiet():
     assert check(nvlink_fault, nvlinks=links(0)) == []
 
 
+@pytest.mark.parametrize(
+    ("rate", "told"), [(20.0, ["0000:01:00.0 of node7 has NVLinks at 20 GB/s where its neighbours run at 25"]), (23.0, [])]
+)
+def test_a_gpu_whose_links_are_a_good_deal_slower_than_its_neighbours_is_named(rate: float, told: list[str]) -> None:
+    speed = pl.when(pl.col("gpu_index") == 1).then(rate).otherwise("rate_gb_s")
+    found = check(nvlink_fault, nvlinks=links(0).with_columns(bus_id=pl.format("0000:0{}:00.0", "gpu_index"), rate_gb_s=speed))
+    assert [f.title.removeprefix("GPU ") for f in found] == told
+    assert [f.summary for f in found] == ["NVIDIA L40S. All of its links are up." for _ in told]
+
+
 def test_the_last_gpu_of_a_listing_that_was_cut_off_has_no_fewer_links():
     def listed(*gpus: int) -> pl.LazyFrame:
         rows = [
@@ -253,6 +263,25 @@ def test_all_gpus_alike_are_how_the_machine_is_built():
 def test_a_low_generation_counts_only_under_load():
     assert check(pcie_degraded, gpus=lanes(16, 16, gen=1)) == []
     assert len(check(pcie_degraded, gpus=lanes(16, 16, gen=3, load=99.0))) == 2
+
+
+@pytest.mark.parametrize(("role", "cause", "gpu"), [("gpu", "gpu-fault", "0000:3b:00.0"), ("nic", "pcie-degraded", None)])
+def test_a_device_that_lspci_finds_no_more_has_fallen_off_the_bus(role: str, cause: str | None, gpu: str | None) -> None:
+    card = {"host": "node7", "bus_id": "0000:3b:00.0", "device": "a card", "role": role, "width": 16, "width_max": 16}
+    [finding] = check(pcie_degraded, pcie_links=table("pcie_links", card | {"gone": True}), processes=processes((5, "node7", 1, "3b000")))
+    assert (finding.severity, finding.confidence, finding.cause) == ("critical", "high", cause)
+    assert (finding.culprits[0].gpu, finding.culprits[0].rank) == (gpu, 5)
+    assert check(pcie_degraded, pcie_links=table("pcie_links", card | {"gone": False})) == []
+
+
+def test_a_gpu_with_fewer_lanes_than_others_of_its_kind_is_named_by_lspci_too() -> None:
+    cards = [
+        {"host": "node7", "bus_id": f"0000:{n}1:00.0", "device": "H100", "role": "gpu", "width": width, "width_max": 16}
+        for n, width in enumerate((16, 8, 16))
+    ]
+    [finding] = check(pcie_degraded, pcie_links=table("pcie_links", *cards))
+    assert (finding.severity, finding.confidence, finding.culprits[0].gpu) == ("error", "high", "0000:11:00.0")
+    assert check(pcie_degraded, pcie_links=table("pcie_links", cards[0], cards[2])) == []
 
 
 def test_management_ports_are_not_judged():

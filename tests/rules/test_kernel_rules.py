@@ -249,6 +249,7 @@ def test_a_driver_that_refuses_a_library_names_the_host():
         ),
         ("nvme nvme0: I/O 258 QID 4 timeout, aborting", "answers late", "warning"),
         ("mce: CPU12: Package temperature above threshold, cpu clock throttled (total events = 1)", "too hot", "warning"),
+        ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0)", "errors of its host memory", "error"),
     ],
 )
 def test_a_node_that_is_not_well(line: str, words: str, severity: str):
@@ -262,7 +263,7 @@ def test_an_error_that_the_hardware_corrected_is_no_warning():
         "{1}[Hardware Error]: It has been corrected by h/w and requires no further action",
         "{1}[Hardware Error]: event severity: corrected",
     )
-    assert check(node_failed, kernel_events=log(*lines)) == []
+    assert check(node_failed, kernel_events=log(*lines, "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0")) == []
     [finding] = check(node_failed, kernel_events=log("{2}[Hardware Error]: event severity: fatal"))
     assert finding.severity == "warning"
 
