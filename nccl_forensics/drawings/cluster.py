@@ -14,8 +14,8 @@ from nccl_forensics.words import rank_list
 _SEAT, _SEATS, _CARD, _CARDS, _MOST = 32, 8, 288, 3, 32
 #: The dense map: squares of one rank, ranks in a line of a host, width of the label of a line.
 _DOT, _PITCH, _LINE, _NAME = 5, 6, 8, 108
-#: Letters of a host's name beside its squares, and the air between them.
-_LETTERS, _AIR = 18, 8
+#: Letters of a host's name beside its squares, the air between them, and how many squares stand in a line.
+_LETTERS, _AIR, _STRIP = 18, 8, 16
 #: States that stand out, and how many rings a picture bears: what most ranks are needs none, its colour is seen.
 _RINGED, _RINGS = ("culprit", "dead", "missing"), 64
 #: Width of a ring's line that lies outside of its radius, and a little air.
@@ -51,7 +51,7 @@ def _card(x: float, y: float, height: float, host: Host) -> str:
         parts.append(text(x + _CARD - 12, y + 24, STATE_WORDS[host.state], css, "end"))
     for n, seat in enumerate(host.seats[:_MOST]):
         parts.append(_seat(x + 12 + (n % _SEATS) * (_SEAT + 1.6), y + 38 + (n // _SEATS) * (_SEAT + 3), seat))
-    rest = f"{len(host.seats) - _MOST} more ranks. " if len(host.seats) > _MOST else ""
+    rest = f"{len(host.seats) - _MOST:,} more ranks. " if len(host.seats) > _MOST else ""
     if host.note or rest:
         parts.append(text(x + 12, y + height - 10, cut(rest + plain(host.note, 80), 44), "small"))
     return f"<g>{''.join(parts)}</g>"
@@ -73,12 +73,17 @@ def _seat(x: float, y: float, seat: Seat) -> str:
     return group(f"rank {seat.rank}{f', GPU {gpu}' if gpu else ''}: {STATE_WORDS[seat.state]}", parts)
 
 
+def strip_lines(hosts: Sequence[Host]) -> int:
+    """Lines that ``strips`` takes for them."""
+    return sum(max(1, -(-len(host.seats) // _STRIP)) for host in hosts)
+
+
 def strips(hosts: Sequence[Host], statement: str, width: float) -> str:
     """Few hosts, one line each: its name and a square per rank. For the first screen."""
     names = [cut(plain(host.name, 60), _LETTERS) for host in hosts]
     name = max((len(n) for n in names), default=0) * SANS + _AIR
     most = max((len(h.seats) for h in hosts), default=1) or 1
-    per_line = min(most, 16)
+    per_line = min(most, _STRIP)
     pitch = min(28.0, (width - name) / per_line)
     body: list[str] = []
     y = 0.0

@@ -96,15 +96,16 @@ _COLUMNS = ("Rank", "Local", "Host", "Pid", "GPU", "NCCL", "State", "Exit", "Las
 
 
 def _processes(processes: Sequence[Process]) -> Table:
-    ordered = sorted(
-        processes,
-        key=lambda p: (_ORDER[p.state] if p.state in ("culprit", "dead", "missing") else 9, p.rank if p.rank is not None else 1 << 40),
-    )
-    shown = ordered if len(ordered) <= ALL else ordered[:FIRST]
-    made = table("Processes of the run, those at fault first", _COLUMNS, [_row(p) for p in shown], len(ordered) - len(shown))
-    search = tuple(" ".join((f"rank{p.rank}", *(i.text for i in _row(p)))).lower() for p in shown)
-    packed = _packed(ordered, made.columns) if len(ordered) > len(shown) else ""
-    return Table(made.caption, made.columns, made.rows, made.more, False, "ranks", "rank12, host, state or collective", search, packed)
+    # Of a missing rank nothing but its number is known: where most are missing, the few that are there tell more.
+    first = {"culprit": 0, "dead": 1, "missing": 2 if sum(p.state == "missing" for p in processes) * 2 <= len(processes) else 4}
+    ordered = sorted(processes, key=lambda p: (first.get(p.state, 3), p.rank if p.rank is not None else 1 << 40))
+    rows = [_row(p) for p in ordered]
+    made = table("Processes of the run, those at fault first", _COLUMNS, rows)
+    shown = len(rows) if len(rows) <= ALL else FIRST
+    search = tuple(" ".join((f"rank{p.rank}", *(i.text for i in row))).lower() for p, row in zip(ordered[:shown], rows, strict=False))
+    packed = _packed(rows, made.columns) if len(rows) > shown else ""
+    told = "rank12, host, state or collective"
+    return Table(made.caption, made.columns, made.rows[:shown], len(rows) - shown, False, "ranks", told, search, packed)
 
 
 def _row(p: Process) -> tuple[Item, ...]:
@@ -121,9 +122,8 @@ def _row(p: Process) -> tuple[Item, ...]:
     )
 
 
-def _packed(processes: Sequence[Process], columns: Sequence[str]) -> str:
+def _packed(body: Sequence[tuple[Item, ...]], columns: Sequence[str]) -> str:
     """All rows as JSON by column, each value once: ``[{"kind": …, "words": […], "at": […]}, …]``. 16,384 rows take about 0.6 MB."""
-    body = [_row(p) for p in processes]
     kept = [_COLUMNS.index(c) for c in columns]
     out = []
     for n in kept:

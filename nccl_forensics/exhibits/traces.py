@@ -104,7 +104,7 @@ def _lag(lag: LagMap | None) -> Block | None:
         return None
     worst = max((v, r, c) for r, line in enumerate(lag.lag_ms) for c, v in enumerate(line) if v is not None)
     said = (
-        f"The latest arrival is that of rank {lag.ranks[worst[1]]}: {worst[0]:,.3g} ms after the first rank, at {lag.columns[worst[2]]}."
+        f"The latest arrival is that of rank {lag.ranks[worst[1]]}: {worst[0]:,.3g} ms after the first rank, at collective {lag.columns[worst[2]]}."
         if worst[0] > 0
         else "All ranks arrive together."
     )

@@ -88,7 +88,7 @@ def _glances(extras: Extras, *, goes_on: bool) -> tuple[Glance, ...]:
     ranks = sum(len(h.seats) for h in extras.cluster)
     if 0 < ranks <= _GLANCE_RANKS and (group is None or len(extras.cluster) > 1):
         said = cluster_statement(extras.cluster)
-        if len(extras.cluster) <= _STRIPS:
+        if cluster.strip_lines(extras.cluster) <= _STRIPS:
             drawn = cluster.strips(extras.cluster, said, _GLANCE)
         else:
             drawn = cluster.mosaic(extras.cluster, said, _GLANCE, _GLANCE_HIGH)

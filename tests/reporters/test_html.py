@@ -6,9 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nccl_forensics.extras import Cell, Extras, GroupTimeline, Process, StackClass, TimelineRow, Wait
+from nccl_forensics.extras import Cell, Extras, GroupTimeline, Host, Process, Seat, StackClass, TimelineRow, Wait
 from nccl_forensics.render import asset
 from nccl_forensics.reporters import html
+from nccl_forensics.words import UNKNOWN_HOST
 from tests.reporters.samples import SAMPLES, Sample, hang, healthy, hostile, insufficient, large, measured, unexplained
 
 BLOCKS = {"div", "dt", "dd", "p", "li", "td", "th", "tr", "h1", "h2", "h3", "summary", "figcaption", "caption"}
@@ -301,3 +302,31 @@ def test_a_column_that_nothing_fills_is_left_out():
     headers = re.search(r"Processes of the run.*?</thead>", html.render(sample.report, bare), re.S)[0]
     assert ">Pid<" in headers
     assert ">NCCL<" not in headers
+
+
+def _listed(*, missing: int) -> tuple[list[str], str]:
+    """First ranks and head of the table of 100 processes, of which the first so many are missing, rank 99 is at fault, and those that wait have a
+    host."""
+    known = {"waiting": "node7", "culprit": None, "missing": None}
+    states = ["missing"] * missing + ["waiting"] * (99 - missing) + ["culprit"]
+    everyone = tuple(Process(n, state, host=known[state]) for n, state in enumerate(states))
+    drawn = html.render(hang().report, Extras(processes=everyone))
+    part = re.search(r"Processes of the run.*?</table>", drawn, re.S)[0]
+    return re.findall(r"<tr[^>]*>\s*<t[hd][^>]*>(\d+)<", part)[:3], re.search(r"<thead>.*?</thead>", part, re.S)[0]
+
+
+def test_where_most_ranks_are_missing_those_that_are_there_are_listed_before_them():
+    assert _listed(missing=80)[0] == ["99", "80", "81"]
+    assert _listed(missing=10)[0] == ["99", "0", "1"]
+
+
+def test_a_column_that_only_rows_behind_the_cut_fill_is_there_for_the_filter():
+    assert ">Host<" in _listed(missing=40)[1]
+    assert ">Pid<" not in _listed(missing=40)[1]
+
+
+def test_many_ranks_of_one_unknown_host_do_not_fill_the_first_screen():
+    crowd = (Host("node7", (Seat(3000, "culprit"),)), Host(UNKNOWN_HOST, tuple(Seat(n, "missing") for n in range(3000))))
+    drawn = html.render(hang().report, Extras(cluster=crowd))
+    glance = re.search(r'class="glance".*?<svg[^>]*>', drawn, re.S)[0]
+    assert float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', glance)[1]) < 250

@@ -47,7 +47,7 @@ def test_the_latest_arrival_is_named() -> None:
     lag = LagMap("default_pg", (0, 5), ("1: all_reduce", "2: all_reduce"), ((0.0, 0.1), (7.5, None)), more_ranks=90)
     [block] = build({"measures": {}}, Extras(lag_map=lag))
     assert "rank 5" in block.statement
-    assert "7.5 ms" in block.statement
+    assert "7.5 ms after the first rank, at collective 1: all_reduce" in block.statement
     assert "90 ranks" in block.statement
 
 
