@@ -133,6 +133,7 @@ _SUPPLIES = {
     "job_signs": _HOSTS,
     "done": "logs of the launcher, sacct",
     "unseen_late": _TRACES,
+    "input_times": "rank logs that tell the times of steps and batches",
     "timeline_work": "step times by rank (timelines)",
     "host_facts": _LISTINGS,
     "pressures": _LISTINGS,

@@ -135,7 +135,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         SLOW,
         "Do all ranks arrive at collectives at about the same time?",
-        "straggler straggler-by-durations slow-kernels slow-worker straggler-by-stacks inspector-straggler gpu-shared",
+        "straggler straggler-by-durations input-stall-by-logs slow-kernels slow-worker straggler-by-stacks inspector-straggler gpu-shared",
         "lag late_ranks nccl_inspector timeline_work",
         _DUMPS,
     ),

@@ -23,6 +23,17 @@ _STEP = r"(?i)(?:^|[^a-z0-9_.])(?:iteration|iter|it|(?:global[_ ])?step)['\"]?\s
 _OF = r"(?:\s|:)([0-9]+) ?/ ?[0-9]+ (?:\[[0-9:]+<|loss=)"
 _NORM = rf"(?i)(?:^|[^a-z0-9_])(?:grad(?:ient)?[ _]?norm|gnorm){_IS}({_NUMBER})(?:$|[^A-Za-z0-9_])"
 _SKIPPED = r"(?i)number of skipped iterations:\s*([0-9]+)"
+#: A number with its unit in the name (groups 1 and 2) or behind it (3, 4), or of what calls itself a time (5, 6), which is in seconds then.
+_NUM, _UNIT, _END = r"['\"]?\s*[:=]?\s*([0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?)", "(ms|msec|us|s|sec|seconds)", "(?:$|[^a-z0-9.%/])"
+_TOOK = rf"(?:(?:[_ -]?time)?[_ ]?\(?{_UNIT}\)?{_NUM}{_END}|(?:[_ -]?time)?{_NUM} ?{_UNIT}{_END}|[_ -]?(time){_NUM}{_END})"
+_STEP_TOOK = (
+    rf"(?i)(?:^|[^a-z0-9_])(?:(?:train[_ ])?(?:step|iter|iteration|batch)|elapsed[_ ]time per iteration|time per (?:step|iteration)){_TOOK}"
+)
+_INPUT_TOOK = (
+    r"(?i)(?:^|[^a-z0-9_])(?:data(?:[_ -]?(?:load(?:ing|er)?|fetch|wait))?|dataload(?:er|ing)?|load(?:ing)?[_ ]data|batch[_ -](?:load|fetch|generator)"
+    rf"|input(?:[_ -]wait)?){_TOOK}"
+)
+_UNITS_MS = {"ms": 1.0, "msec": 1.0, "us": 1e-3, "s": 1e3, "sec": 1e3, "seconds": 1e3, "time": 1e3}
 #: The rank that the line itself names.
 _RANK = r"(?i)(?:^|[^a-z0-9_])rank[ =:]{0,2}([0-9]{1,5})(?:$|[^0-9.])"
 #: A line that begins with its step, behind brackets, a clock, rank and epoch at most, and goes on with names and numbers.
@@ -49,6 +60,8 @@ def read(text: Text) -> Reading:
             grad_norm=_value(body.str.extract(_NORM, 1)),
             skipped=body.str.extract(_SKIPPED, 1).cast(pl.Int64, strict=False),
             rank=body.str.extract(_RANK, 1).cast(pl.Int32, strict=False),
+            step_ms=_took(body, _STEP_TOOK),
+            input_ms=_took(body, _INPUT_TOOK),
         )
         .with_columns(told=pl.col("loss").is_not_null() & pl.col("whose").is_in(_WHOLE))
         .filter((pl.col("told") & (pl.col("step").is_not_null() | body.str.contains(_DICTIONARY))) | _of_series(body))
@@ -74,6 +87,13 @@ def _of_series(body: pl.Expr) -> pl.Expr:
     opens = ~pl.col("told") & body.str.contains(_OPENS)
     steps = pl.when(opens).then("step").n_unique().over("hint_rank", "rank", opens)
     return opens & pl.col("step").is_not_null() & (steps > 1)
+
+
+def _took(body: pl.Expr, pattern: str) -> pl.Expr:
+    """Milliseconds, where the line tells of what unit its number is."""
+    number, unit = (pl.coalesce(body.str.extract(pattern, group) for group in groups) for groups in ((2, 3, 6), (1, 4, 5)))
+    unit = unit.str.to_lowercase()
+    return _value(number) * unit.replace_strict(_UNITS_MS, default=None, return_dtype=pl.Float64)
 
 
 def _value(text: pl.Expr) -> pl.Expr:

@@ -246,6 +246,8 @@ TABLES: tuple[Table, ...] = (
             "loss": (F64, "training loss; not-a-number and infinity are kept"),
             "grad_norm": (F64, "norm of the gradients; not-a-number and infinity are kept"),
             "skipped": (I64, "iterations skipped so far, where told"),
+            "step_ms": (F64, "time of the step, where it is told with its unit or as a time"),
+            "input_ms": (F64, "of it, the time until the batch was there, told so"),
         },
     ),
     Table(

@@ -49,6 +49,18 @@ def test_a_short_word_for_a_step_is_read() -> None:
     assert rows.select("step", "loss").rows() == [(1, -0.7239)]
 
 
+def test_times_are_read_where_they_tell_their_unit() -> None:
+    def times(line: str) -> tuple[float | None, float | None]:
+        [told] = read_source(f"{line}\n".encode()).frames["training_steps"].select("step_ms", "input_ms").rows()
+        return told
+
+    assert times("step 3 | loss 0.05 | step_time 702.0 ms | data 610.5 ms | fwd 43.0 ms") == (702.0, 610.5)
+    assert times("rank=3 step=4 loss=0.1 iter_s=0.5 data_s=0.25 fwd_s=0.1") == (500.0, 250.0)
+    assert times("iteration 5/ 9 | elapsed time per iteration (ms): 5200.5 | lm loss: 2.0E+00 | batch-generator: 12.5 ms") == (5200.5, 12.5)
+    assert times("Iter 7: loss 2.0, step time: 0.5, data time: 0.125") == (500.0, 125.0)
+    assert times("step 3 loss 0.5 data 7 batch 32 input 512") == (None, None), "counts"
+
+
 def test_a_count_of_skipped_iterations_is_read() -> None:
     found = read_source(b"iteration 5/ 9 | lm loss: 2.0E+00 | number of skipped iterations:   2 |\n")
     assert found.frames["training_steps"].select(pl.col("skipped")).item() == 2
