@@ -131,47 +131,50 @@ class Grounds:
 
 
 def judge(outcomes: Sequence[Outcome], grounds: Grounds) -> Verdict:
-    """Verdict of one run."""
+    """Verdict of one run: by what stopped it; else, of a job that failed, by a loss that can do that, and of another by any; else by whether
+    its grounds are enough to call it well."""
     every = [f for o in outcomes for f in o.found]
-    stops = sorted((f for f in every if f.finding.severity == "critical"), key=weight)
-    losses = sorted((f for f in every if f.finding.severity == "error"), key=weight)
-    explained_by: dict[str, str] = {}
-    signs = grounds.signs
-    if not signs:
-        explained_by = {s.id: late.id for s in stops for late in losses if _comes_late(s, late)}
-        stops = [s for s in stops if s.id not in explained_by]
-    roots = _roots(stops, explained_by)
+    stops, losses = (sorted((f for f in every if f.finding.severity == level), key=weight) for level in ("critical", "error"))
     able = [f for f in losses if f.finding.cause in _CAN_STOP]
+    explained_by = {} if grounds.signs else {s.id: late.id for s in stops for late in losses if _comes_late(s, late)}
+    stops = [s for s in stops if s.id not in explained_by]
+    bound: Confidence = "high"
+    if stops:
+        roots, bound = _stopped_by(stops, able, explained_by)
+        explained_by |= {f.id: roots[0].id for f in every if f.id != roots[0].id and f.id not in explained_by and explains(roots[0], f)}
+    elif grounds.signs:
+        roots = _roots(able, explained_by)
+        said = any(f.finding.cause in _SAID_BY_NCCL and explains(root, f) for root in roots[:1] for f in every)
+        bound = "high" if said else "medium"
+    else:
+        roots = _roots(losses, explained_by)
+        bound = "medium" if grounds.lost else "high"
+    if roots:
+        return Verdict("explained", roots[0], _at_most(roots[0].finding, bound), tuple(roots[1:]), explained_by, grounds.signs)
+    if grounds.signs:
+        return Verdict("unexplained", None, "low", (), explained_by, grounds.signs)
+    if not _can_be_called_well(outcomes, every, grounds):
+        return Verdict("insufficient-evidence", None, None, (), explained_by)
+    whole = grounds.complete and grounds.everyone and grounds.shown
+    return Verdict("nothing-wrong", None, "medium" if whole else "low", (), explained_by)
+
+
+def _stopped_by(stops: Sequence[Found], able: Sequence[Found], explained_by: dict[str, str]) -> tuple[list[Found], Confidence]:
+    """The roots of what stopped a job, losses that are behind it among them, and how sure the first of them may be said."""
     sure = any(f.finding.confidence == "high" for f in stops)
     behind = _behind_sure(able, stops) if sure else _behind_weak(able, stops)
-    if behind and stops:
+    if behind:
         explained_by.clear()
-        roots = _roots([*behind, *stops], explained_by)
-    if roots:
-        root = roots[0]
-        for other in every:
-            if other.id != root.id and other.id not in explained_by and explains(root, other):
-                explained_by[other.id] = root.id
-        confidence = _at_most(root.finding, "medium" if sure and root in behind else "high")
-        return Verdict("explained", root, confidence, tuple(roots[1:]), explained_by, signs)
-    if signs:
-        # A loss that alone would stop the job speaks before "unexplained" does.
-        roots = _roots(able, explained_by)
-        if roots:
-            said = any(f.finding.cause in _SAID_BY_NCCL and explains(roots[0], f) for f in every)
-            confidence = roots[0].finding.confidence if said else _at_most(roots[0].finding, "medium")
-            return Verdict("explained", roots[0], confidence, tuple(roots[1:]), explained_by, signs)
-        return Verdict("unexplained", None, "low", (), explained_by, signs)
-    roots = _roots(losses, explained_by)
-    if roots:
-        confidence = _at_most(roots[0].finding, "medium" if grounds.lost else "high")
-        return Verdict("explained", roots[0], confidence, tuple(roots[1:]), explained_by, signs)
-    # What a check would have found that broke off is not known; those of other packages are extra.
+    roots = _roots([*behind, *stops], explained_by)
+    return roots, "medium" if sure and roots[0] in behind else "high"
+
+
+def _can_be_called_well(outcomes: Sequence[Outcome], every: Sequence[Found], grounds: Grounds) -> bool:
+    """Whether enough was read and checked of a job in which nothing was found. What a check would have found that broke off is not known;
+    those of other packages are extra."""
     unchecked = any(o.status == "crashed" and o.rule.severity in ("critical", "error") and o.rule.built_in for o in outcomes)
     odd = grounds.machines_only and any(f.finding.severity == "warning" and f.finding.cause in _OF_MACHINES for f in every)
-    if unchecked or not grounds.has_job or odd or not (grounds.complete or grounds.enough):
-        return Verdict("insufficient-evidence", None, None, (), explained_by)
-    return Verdict("nothing-wrong", None, "medium" if grounds.complete and grounds.everyone and grounds.shown else "low", (), explained_by)
+    return grounds.has_job and (grounds.complete or grounds.enough) and not unchecked and not odd
 
 
 def _behind_sure(able: Sequence[Found], stops: Sequence[Found]) -> list[Found]:

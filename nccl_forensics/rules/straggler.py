@@ -77,45 +77,33 @@ def straggler(
     unseen_share: Annotated[float, "share of the traced time that all ranks with a trace must wait for one without"] = 0.3,
 ) -> Iterator[Finding]:
     """At most one rank per group: nobody is late where lateness is shared. A rank that both sources show is one finding."""
-    traced = {
-        int(str(row["rank"])): row
-        for row in (
-            late_rows(late_ranks, lost_share=lost_share, window_share=window_share, p_value=p_value, at_least=at_least)
-            if late_ranks is not None
-            else []
-        )
-    }
+    shown = (
+        late_rows(late_ranks, lost_share=lost_share, window_share=window_share, p_value=p_value, at_least=at_least)
+        if late_ranks is not None
+        else []
+    )
+    traced = {int(str(row["rank"])): row for row in shown}
     if lag is not None and bridges is not None:
         lag = _comparable(lag, bridges)
     late = list(_enqueued(lag, late_at_least, lost_share, time_share, at_least, late_chance)) if lag is not None else []
-    enqueued = [f for f in late if f.severity != "warning"]
+    found = [f for f in late if f.severity != "warning"]
     own = own_time.collect() if own_time is not None else None
     if own is not None:
-        enqueued = _each_by_itself([f for f in enqueued if not _itself_waiting(own, f.ranks[0], margin)], own)
-        enqueued = enqueued or list(_never_waiting(own, late_at_least, 2 * at_least, own_share, margin, _OTHER_CLOCKS))
+        found = _each_by_itself([f for f in found if not _itself_waiting(own, f.ranks[0], margin)], own)
+        found = found or list(_never_waiting(own, late_at_least, 2 * at_least, own_share, margin, _OTHER_CLOCKS))
         if unheld_calls is not None:
-            enqueued = [_apart_from_waits(found, unheld_calls, thread_states) for found in enqueued]
-    if not enqueued and not traced and lag is not None and unheld_calls is not None:
-        enqueued = list(_late_together(lag, unheld_calls, thread_states, time_share, at_least))
-    if not enqueued and not traced and trace_own_time is not None:
-        alone = trace_own_time.collect()
-        enqueued = list(_never_waiting(alone, _FEW_GAPS, _FEW_COLLECTIVES, own_share, margin, _OTHER_STEPS)) or list(
-            _longest(alone, margin)
-        )
-        if trace_measures is not None:
-            enqueued = [because(found, trace_measures, reason_share) for found in enqueued]
-    if not enqueued and not traced and unseen_late is not None:
-        yield from _unseen(unseen_late, unseen_share)
-    if not enqueued and not traced:
-        yield from late[:1]
-    for found in enqueued:
-        row = traced.pop(found.ranks[0], None) if found.ranks else None
-        if row is None:
-            yield found
-        else:
-            cited = cite([row], "the collective in its trace in which its own time is the shortest")
-            sure = "high" if in_all_steps(row) else found.confidence
-            yield replace(found, summary=f"{found.summary} {late_words(row)}", confidence=sure, evidence=(*found.evidence, *cited))
+            found = [_apart_from_waits(f, unheld_calls, thread_states) for f in found]
+    if not found and not traced:
+        if lag is not None and unheld_calls is not None:
+            found = list(_late_together(lag, unheld_calls, thread_states, time_share, at_least))
+        found = found or _by_own_time_in_traces(trace_own_time, trace_measures, own_share, margin, reason_share)
+        if not found and unseen_late is not None:
+            yield from _unseen(unseen_late, unseen_share)
+        if not found:
+            yield from late[:1]
+    for told in found:
+        row = traced.pop(told.ranks[0], None) if told.ranks else None
+        yield told if row is None else _traced_too(told, row)
     for rank, row in traced.items():
         if lag is not None and not _by_its_gpu(row) and _only_in_the_window(lag, rank, int(str(row["collectives"])), time_share):
             continue
@@ -126,6 +114,24 @@ def straggler(
             remedy=LOOK_BETWEEN,
             prevention=LOG_LAG,
         )
+
+
+def _traced_too(told: Finding, row: Mapping[str, object]) -> Finding:
+    """What recorders tell of a rank, with what its trace tells of it."""
+    cited = cite([row], "the collective in its trace in which its own time is the shortest")
+    sure = "high" if in_all_steps(row) else told.confidence
+    return replace(told, summary=f"{told.summary} {late_words(row)}", confidence=sure, evidence=(*told.evidence, *cited))
+
+
+def _by_own_time_in_traces(
+    trace_own_time: pl.LazyFrame | None, trace_measures: pl.LazyFrame | None, own_share: float, margin: float, reason_share: float
+) -> list[Finding]:
+    """Ranks that traces show at work by themselves, whatever groups they are in, while all others wait."""
+    if trace_own_time is None:
+        return []
+    own = trace_own_time.collect()
+    found = list(_never_waiting(own, _FEW_GAPS, _FEW_COLLECTIVES, own_share, margin, _OTHER_STEPS)) or list(_longest(own, margin))
+    return found if trace_measures is None else [because(f, trace_measures, reason_share) for f in found]
 
 
 def _comparable(lag: pl.LazyFrame, bridges: pl.LazyFrame) -> pl.LazyFrame:

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.frames import has_rows, ranks_in, typed
 from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views import view
@@ -54,53 +55,37 @@ def stuck(
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     world = _world(info.values(), comms, processes)
     told = comms is not None and comms.select(pl.col("nranks").max()).collect().item() is not None
-    blocked: set[tuple[str, str]] = set()
-    behind = False
-    if waits is not None:
-        behind = has_rows(waits, pl.col("kind") == "unseen")
-        blocked = set(waits.filter(pl.col("kind") != "unseen").select("domain", "group_key").unique().collect().rows())
-    if divergences is not None:
-        blocked |= set(divergences.filter(pl.col("sure")).select("domain", "group_key").unique().collect().rows())
-    # Watchdogs tell of some members what recorders tell of all.
-    blocked |= {("watchdog", key) for domain, key in blocked if domain == "fr"}
-    behind |= _held_before(progress)
+    blocked = _blocked(waits, divergences)
+    behind = has_rows(waits, pl.col("kind") == "unseen") or _held_before(progress)
     seen = ranks_in(progress)
     unseen = sorted(set(range(world)) - seen) if world <= MOST_RANKS else []
     gone = bool(unseen) and not scattered(unseen)
-    kept_from = pl.col("rank").replace_strict(cut_rings(dumps), default=None, return_dtype=pl.Int64())
-    # Where nothing tells what is over, a ring that begins with what is open may have lost more of it.
-    fell_out = (
-        pl.when(pl.col("last_done").is_null())
-        .then(pl.col("first_open") == kept_from)
-        .otherwise(pl.col("last_done") + 1 < pl.col("first_pending"))
-    )
-    cut = (kept_from.is_not_null() & fell_out).fill_null(value=False)
-    rows: list[dict[str, object]] = []
     recorded = progress.filter(pl.col("domain") == "fr").group_by("group_key").agg(pl.col("last_done").max())
     finished = dict(recorded.drop_nulls().collect().iter_rows())
-    pending = progress.filter(pl.col("first_pending").is_not_null()).sort("domain", "group_key", "rank").collect()
-    for (domain, key), part in pending.group_by("domain", "group_key", maintain_order=True):
+    pending = progress.filter(pl.col("first_pending").is_not_null()).sort("domain", "group_key", "rank")
+    rows: list[dict[str, object]] = []
+    for (domain, key), part in (
+        pending.with_columns(lost_more=_lost_more(dumps)).collect().group_by("domain", "group_key", maintain_order=True)
+    ):
         group = info.get((str(domain), str(key)))
         if group is None or (str(domain), str(key)) in blocked or part.height < 2:
             continue
-        positions = set(part["first_pending"].to_list())
-        done = part["last_done"].max()
-        at = min(positions)
-        if len(positions) > 1 or (done is not None and int(str(done)) >= at):
+        first = part.row(0, named=True)
+        at, done = first["first_pending"], part["last_done"].max()
+        if part["first_pending"].n_unique() > 1 or (done is not None and int(str(done)) >= at):
             continue
         op = next((o for o in part.select(pl.coalesce("pending_op", "last_op")).to_series() if o), None)
         # What a recorder that was written after the timeout shows as finished went on, if late.
         if domain == "watchdog" and finished.get(key, -1) >= at and not re.match(_APART, str(op)):
             continue
-        members = set(group["members"] or [])
+        members, ranks = set(group["members"] or []), part["rank"].to_list()
         size = _size(group, world)
-        ranks = part["rank"].to_list()
-        first = part.row(0, named=True)
-        held = part.filter((pl.col("first_open") < pl.col("pending_order")) | cut).height > 0
-        # As many that other files tell of as are not seen at all, and these are few: then files were lost.
-        lost = len((members & seen).difference(ranks)) >= len(unseen) and len(unseen) * _FEW <= world
+        held = part.filter((pl.col("first_open") < pl.col("pending_order")) | pl.col("lost_more")).height > 0
         begun = bool((part["pending_state"] == "started").all()) and part["pending_state"].null_count() == 0
         complete = (begun or not (behind or held)) and set(ranks) >= members and size is not None and len(ranks) >= size
+        # As many that other files tell of as are not seen at all, and these are few: then files were lost.
+        lost = len((members & seen).difference(ranks)) >= len(unseen) and len(unseen) * _FEW <= world
+        half = 2 * len(ranks) <= size if size is not None else 2 * len(seen) <= world
         rows.append(
             {
                 **{k: group[k] for k in OF_GROUP},
@@ -109,18 +94,37 @@ def stuck(
                 "ranks": ranks,
                 "size": size,
                 "complete": complete,
-                "hidden": not complete
-                and ((gone and not lost) or (2 * len(ranks) <= size if size is not None else 2 * len(seen) <= world)),
+                "hidden": not complete and ((gone and not lost) or half),
                 "stated": group["size"] is not None or told,
                 "held": held,
                 "begun": begun,
-                "timeout_ms": first["timeout_ms"],
-                "source_id": first["source_id"],
-                "line_no": first["line_no"],
-                "record": first["record"],
+                **{k: first[k] for k in ("timeout_ms", *PLACE)},
             }
         )
     return pl.DataFrame(rows, schema=STUCK, infer_schema_length=None).lazy()
+
+
+def _blocked(waits: pl.LazyFrame | None, divergences: pl.LazyFrame | None) -> set[tuple[str, str]]:
+    """Groups in which somebody waits for a rank that is behind, or whose calls are surely known to part."""
+    told = [
+        waits.filter(pl.col("kind") != "unseen") if waits is not None else None,
+        divergences.filter(pl.col("sure")) if divergences is not None else None,
+    ]
+    blocked = {group for rows in told if rows is not None for group in rows.select("domain", "group_key").unique().collect().rows()}
+    # Watchdogs tell of some members what recorders tell of all.
+    return blocked | {("watchdog", key) for domain, key in blocked if domain == "fr"}
+
+
+def _lost_more(dumps: pl.LazyFrame | None) -> pl.Expr:
+    """Whether a rank's full ring has lost entries of what it has not finished, by its counters; where nothing tells what is over, a ring that
+    begins with what is open may have."""
+    kept_from = pl.col("rank").replace_strict(cut_rings(dumps), default=None, return_dtype=pl.Int64())
+    fell_out = (
+        pl.when(pl.col("last_done").is_null())
+        .then(pl.col("first_open") == kept_from)
+        .otherwise(pl.col("last_done") + 1 < pl.col("first_pending"))
+    )
+    return (kept_from.is_not_null() & fell_out).fill_null(value=False)
 
 
 DOWNSTREAM = typed(OF_GROUP, "seq:i64 op:str ranks:list[i32] entered:list[i32] size:i32 timeout_ms:i64", read_at())
