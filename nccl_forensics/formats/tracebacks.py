@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 
 import polars as pl
 
@@ -62,6 +62,8 @@ _LAUNCHER_END = "SignalException: Process "
 _HSA = re.compile(r"^(?:HW Exception by GPU node-[0-9]{1,4} |Memory access fault by GPU node-[0-9]{1,4} )\(Agent handle: ")
 #: Lines after a start that may belong to its block, and lines of a message that no frame or heading ends.
 _REACH, _MESSAGE = 4000, 60
+#: Lines before a start: the heading above it, or the innermost frame of a traceback that lost its own.
+_ABOVE = 3
 #: An abort this close behind a terminate block of the same writer is its end, not another fault.
 _SAME_END = 400
 #: What a line looks like that begins something else.
@@ -110,7 +112,7 @@ class _Found:
 def _read(text: Text) -> Reading:
     found = _Found()
     for own in text.by_source():
-        for lines in near_hits(own, _REACH, before=1):
+        for lines in near_hits(own, _REACH, before=_ABOVE):
             _Scan(lines, found).read()
     found.rows.sort(key=lambda r: int(str(r["line_no"])))
     found.reports.sort(key=lambda r: int(str(r["line_no"])))
@@ -382,7 +384,8 @@ def _spawned(lines: WriterLines, at: int, found: _Found) -> dict[str, object]:
 
 
 def _bare(lines: WriterLines, at: int) -> _Block | None:
-    """An exception's message without a traceback above it, where a library's own text says what it is."""
+    """An exception's message without a traceback above it, where a library's own text says what it is, or the rest of a traceback whose
+    heading was cut off says that ``torch.distributed`` raised it."""
     head = _BARE.match(lines.texts[at].strip())
     if head is None:
         return None
@@ -392,9 +395,12 @@ def _bare(lines: WriterLines, at: int) -> _Block | None:
             break
         message.append(lines.texts[index])
         members.append(lines.numbers[index])
-    chain = [(list[Frame](), head.group(1), "\n".join(message))]
+    above = list(takewhile(lambda text: text.startswith("  "), reversed(lines.texts[:at])))
+    frames = [frame for frame in map(frame_of, reversed(above)) if frame]
+    members = [*lines.numbers[at - len(above) : at], *members] if frames else members
+    chain = [(frames, head.group(1), "\n".join(message))]
     row = raised_row(chain)
-    if row["signature"] in ("user", "launcher"):
+    if row["signature"] == "launcher" or (row["signature"] == "user" and not (frames and "torch/distributed/" in frames[-1][1])):
         return None
     return _Block(row, members, list(said_of(f"{head.group(1)}: {chain[0][2]}")))
 
@@ -569,6 +575,8 @@ FORMAT = TextFormat(
         "which did not receive grad for rank ",
         "Last NCCL warning(error) log entry",
         "Error: Socket Timeout",
+        "Error: Connection reset by peer",
+        "Error: Broken pipe",
         "Version mismatch: The cluster was started with",
         "Error: Triton Error [CUDA]: ",
         "Error: HIP out of memory",

@@ -511,6 +511,15 @@ def test_a_traceback_at_the_end_of_a_process_is_one_that_ended_it():
     assert rows(marked)[0]["kind"] == "python"
 
 
+def test_the_end_of_a_traceback_that_lost_its_heading_tells_what_torch_distributed_raised():
+    cut = '  File "/opt/torch/distributed/distributed_c10d.py", line 318, in _store_based_barrier\n    store.add(store_key, 1)\n'
+    [found] = rows(cut + "RuntimeError: Connection reset by peer\n")
+    assert (found["type"], found["message"], found["end_line"]) == ("RuntimeError", "Connection reset by peer", 3)
+    assert found["frames"].startswith("_store_based_barrier (/opt/torch/distributed/")
+    assert rows(cut.replace("torch/distributed", "app") + "RuntimeError: Connection reset by peer\n") == []
+    assert rows("RuntimeError: Connection reset by peer\n") == []
+
+
 def test_the_rest_of_what_cpp_prints_as_it_ends_a_process_is_no_work_of_it():
     thrown = (
         "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: device-side assert triggered\n"
