@@ -23,10 +23,13 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.words import first_label, ranks_words
 
 #: ``(node0, 29500)`` or ``[node0]:29500`` (torch/csrc/distributed/c10d/socket.cpp).
 _TARGET = r"(?:\(|\[)([A-Za-z0-9._:%-]{1,253}?)(?:, |\]:)([0-9]{1,5})"
+#: Places at which a rank has come to the store, or past it, or nowhere in particular.
+_NOT_AWAY = (*WAITING, "rendezvous", "unknown", "import", "ended")
 #: What the system says, and what that means.
 _REASONS = (
     (r"gai error: -?[0-9]+|Name or service not known|name resolution|cannot be retrieved", "its name does not resolve there"),
@@ -50,10 +53,11 @@ def store_unreachable(
     watchdog: pl.LazyFrame | None = None,
     source_ranks: pl.LazyFrame | None = None,
     source_hosts: pl.LazyFrame | None = None,
+    last_calls: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """One finding per address. Most ranks, or hosts of launchers, in vain: the address or its host; few: their own way there."""
+    """One finding per address, none where rank 0, which holds the store, is seen not to have come to it. Most ranks, or hosts of launchers, in vain: the address or its host; few: their own way there."""
     rows = _failed(raised, watchdog, source_ranks)
-    if not rows.height:
+    if not rows.height or (last_calls is not None and _holder_away(last_calls)):
         return
     parts = pl.col("message").str.extract_groups(_TARGET).struct
     rows = rows.with_columns(target=parts.field("1"), port=parts.field("2"))
@@ -96,6 +100,12 @@ def store_unreachable(
                 ),
             ),
         )
+
+
+def _holder_away(last_calls: pl.LazyFrame) -> bool:
+    """Whether the stack of rank 0, which makes the store as it comes to it, stands still on its own host."""
+    own = (pl.col("rank") == 0) & (pl.col("witness") == "stack") & ~pl.col("place").is_in(_NOT_AWAY)
+    return last_calls.filter(own & ~pl.col("moved").fill_null(value=False)).collect().height > 0
 
 
 def _met(raised: pl.LazyFrame | None, home: dict[object, object]) -> set[str | None]:

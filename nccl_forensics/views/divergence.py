@@ -24,7 +24,7 @@ DIVERGENCES = typed(
     "domain:str",
     GROUP,
     "comm_id:str kind:str seq:i64 ranks:list[i32] others:list[i32] expected_op:str expected_detail:str found_op:str found_detail:str",
-    "skipped:i32 sure:bool why:str doubt:str call_site:str peer_call_site:str",
+    "skipped:i32 sure:bool in_place:bool why:str doubt:str call_site:str peer_call_site:str",
     read_at(),
     read_at("peer_"),
     "later_seqs:i64 last_seq:i64",

@@ -12,6 +12,10 @@ from nccl_forensics.alignment import candidates, read_divergence
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.words import ranks_words
 
+#: No size at all, and that of a single element, which flags and losses have in any call.
+_ANY = ((), ("1",))
+#: What gloo records by the name of another operation (torch 2.13).
+_AS_ANOTHER = "reduce_scatter"
 _NUMBERS = re.compile(r"\d+")
 #: Kinds of disagreement in which the call that was due tells who is wrong.
 _TOLD_BY_STEPS = ("shape", "dtype", "different")
@@ -52,8 +56,12 @@ def by_habit(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, obje
 
 
 def _by_the_steps_before(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, object] | None:
-    """The same where recorders hold the calls that this one follows, alike on all of these ranks in the one group in which each has made
-    all but this, and the steps before foretell the call of one side: the other left it out if it makes what comes after that."""
+    """The same where recorders hold the calls that this one follows, alike on those of these ranks that have one, in the one group in which
+    each has made all but this, and the steps before foretell the call of one side: the other left it out if it makes what comes after that.
+    ``in_place``: it made another one of just that size in its place, as a call that is new to all hardly would be.
+
+    Torch compared all calls before this one as well, so that the record of one speaks for all.
+    """
     odd, others = as_ranks(row["ranks"]), as_ranks(row["others"])
     members, column = [*odd, *others], "dtype" if row["kind"] == "dtype" else "shape"
     recorded = (pl.col("domain") == "fr") & pl.col("rank").is_in(members) & ~pl.col("is_p2p") & pl.col("seq").is_not_null()
@@ -63,9 +71,10 @@ def _by_the_steps_before(row: dict[str, object], operations: pl.LazyFrame) -> di
         if part["seq"][-1] + 1 == row["seq"]:
             calls = part.select("op", column).iter_rows()
             lines.setdefault(int(str(rank)), []).append([(op.removesuffix("_base"), _plain(column, value)) for op, value in calls])
-    if set(lines) != set(members) or any(found != [lines[members[0]][0]] for found in lines.values()):
+    first = next(iter(lines.values()), [])
+    if len(first) != 1 or any(found != first for found in lines.values()):
         return None
-    history = lines[members[0]][0]
+    history = first[0]
     ours, theirs = ((str(row[f"{a}_op"]).removesuffix("_base"), _plain(column, row[f"{a}_detail"])) for a in ("found", "expected"))
     foretold = candidates(history)
     if len(foretold) != 1 or (foretold[0] == ours) == (foretold[0] == theirs):
@@ -76,14 +85,17 @@ def _by_the_steps_before(row: dict[str, object], operations: pl.LazyFrame) -> di
     if reading.kind == "skipped" and reading.sure:
         return told | {"kind": "skipped", "skipped": reading.skipped, "sure": True, "why": f"{why}, and {reading.why}"}
     # Gloo records some operations by the name of another one: one that comes next may not be known again.
-    return told | {"sure": row["kind"] != "different", "why": f"{row['why']}; {why}"}
+    sizes = [_plain("shape", row[f"{a}_detail"]) for a in ("found", "expected")]
+    alike = sizes[0] == sizes[1] and sizes[0] not in _ANY
+    in_place = row["kind"] == "different" and alike and not any(call[0].startswith(_AS_ANOTHER) for call in (ours, theirs))
+    return told | {"sure": row["kind"] != "different", "in_place": in_place, "why": f"{row['why']}; {why}"}
 
 
 def by_company(row: dict[str, Any], stands: Mapping[int, str]) -> dict[str, Any]:
     """A comparison of as many ranks as others, whose calls differ: where all other ranks of the job (two at least) stand at the line of one
-    side, that side is right, as it seems; else ``either`` may be. ``stands``: the line of the program in which each rank stood last."""
+    side, that side is right, as it seems; else ``either`` may be, unless one made its call in the place of another. ``stands``: the line of the program in which each rank stood last."""
     odd, others = as_ranks(row["ranks"]), as_ranks(row["others"])
-    if row["sure"] or len(odd) != len(others):
+    if row["sure"] or row["in_place"] or len(odd) != len(others):
         return row
     sides = [{stands.get(rank) for rank in side} for side in (odd, others)]
     company = [line for rank, line in stands.items() if rank not in (*odd, *others)]

@@ -25,13 +25,16 @@ _SAID = ("kind", "rank", "ranks", "seq", "op", "other_op", "detail")
 
 
 @view(rows="operations")
-def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None) -> pl.LazyFrame:
+def rank_reports(
+    reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None, raised: pl.LazyFrame | None = None
+) -> pl.LazyFrame:
     """``reports`` with ``rank`` and ``ranks`` as ranks of the job, and ``in_subgroup``, whether the line is about a group of some ranks
     only: the rank that its process is otherwise known by is not the one that it prints. ``ranks`` is null where neither the recorders'
     lists of groups nor what the others print says who is meant. Processes that are known by nothing else and compare calls without some
     ranks of the job stand for nobody's rank. ``seq`` is the number that recorders and watchdogs give to the call: the ``SequenceNumber`` of a
     fingerprint counts the calls before it (torch 2.13 c10d/ProcessGroupWrapper.cpp). ``number`` is what the line prints: the number by which
     the group knows its process."""
+    reports = _with_who_raised(reports, raised)
     recorded = pl.when(pl.col("kind").is_in(_COMPARED)).then(pl.col("seq") + 1).otherwise("seq")
     plain = _strangers(reports.with_columns(in_subgroup=pl.lit(False), seq=recorded, number="rank"), source_ranks, fr_groups)
     if source_ranks is None:
@@ -56,6 +59,19 @@ def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_gr
     meant = pl.DataFrame(_meant(told.rows(named=True), _groups(fr_groups), running, absent), schema=told.schema)
     rest = placed.filter(~(own | barrier).fill_null(False))
     return pl.concat([rest, printed, meant.lazy()]).drop("home")
+
+
+def _with_who_raised(reports: pl.LazyFrame, raised: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Lines that nothing else places, in an exception of which the launcher says whose it is, are that rank's."""
+    if raised is None:
+        return reports
+    told = raised.filter(pl.col("rank").is_not_null() & (pl.col("hint_scope") == "local")).select("source_id", "line_no", who="rank")
+    known = reports.join(told.unique(["source_id", "line_no"]), on=["source_id", "line_no"], how="left")
+    unplaced = pl.col("hint_rank").is_null() & pl.col("who").is_not_null()
+    return known.with_columns(
+        hint_rank=pl.when(unplaced).then("who").otherwise("hint_rank"),
+        hint_scope=pl.when(unplaced).then(pl.lit("global")).otherwise("hint_scope"),
+    ).drop("who")
 
 
 def _strangers(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None) -> pl.LazyFrame:

@@ -89,6 +89,9 @@ def test_of_two_calls_that_detail_compares_in_a_group_of_two_the_company_of_the_
     assert told_by("backward (a.py:2)", "backward (a.py:2)") == ("medium", [0], "broadcast")
     assert told_by("forward (a.py:1)", "forward (a.py:1)") == ("medium", [1], "all_reduce")
     assert told_by("backward (a.py:2)", "forward (a.py:1)") == told_by() == ("low", [], "all_reduce")
+    steps = divergences("different", [1], [0], found_op="broadcast", domain="detail", sure=False, in_place=True)
+    [finding] = collective_mismatch.check(steps)
+    assert (finding.confidence, [c.rank for c in finding.culprits]) == ("medium", [1]), "the steps before tell"
 
 
 @pytest.mark.parametrize("kind", ["skipped", "shape", "dtype", "argument"])

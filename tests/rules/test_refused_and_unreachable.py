@@ -12,8 +12,10 @@ from nccl_forensics.facts.signatures import classify
 from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.rules.nccl_errors_usage import invalid_usage_by_exception
 from nccl_forensics.rules.store_unreachable import store_unreachable
+from nccl_forensics.views.last_calls import LAST_CALLS
 from tests.rules.frames import cited, endings, told
 from tests.rules.host_frames import table
+from tests.views.frames import rows
 
 REFUSED = {"kind": "usage", "own": True, "type": "ValueError", "message": "Tensors must be contiguous", "frame": "step (train.py:9)"}
 VICTIM = {"kind": "victim", "own": False, "signature": "gloo-closed"}
@@ -93,6 +95,15 @@ def test_one_process_that_does_not_find_the_store_has_the_trouble_itself():
 def test_where_most_do_not_it_is_the_stores_host():
     [finding] = store_unreachable.check(unreachable(1, 2, 3), ended(0, 1, 2, 3))
     assert (finding.ranks, [c.host for c in finding.culprits]) == ((), ["node0"])
+
+
+def test_a_store_whose_rank_has_not_come_to_it_is_no_failed_connection():
+    def found(place: str, rank: int = 0) -> int:
+        own = rows(LAST_CALLS, {"rank": rank, "place": place, "witness": "stack"})
+        return len(store_unreachable.check(unreachable(1, 2, 3), ended(1, 2, 3), None, None, None, own))
+
+    assert (found("user-code"), found("sleep")) == (0, 0)
+    assert (found("rendezvous"), found("collective"), found("user-code", rank=1)) == (1, 1, 1)
 
 
 def test_launchers_of_few_hosts_that_do_not_find_the_store_at_which_others_waited_have_the_trouble_themselves():

@@ -392,5 +392,12 @@ def test_of_two_that_were_compared_the_steps_before_tell_which_call_was_due() ->
     away = operations({4: ["all_reduce [6]"], 5: ["all_to_all [6]"]}, group="detail", domain="detail", first=27)
     [row] = divergences(pl.concat([away, before])).collect().to_dicts()
     assert (row["kind"], row["ranks"], row["sure"]) == ("different", [5], False), "the next call may bear another name in the recorder"
+    assert row["in_place"], "another call of that very size is no new one of all"
+    for own, other in (("[9]", "all_to_all"), ("[6]", "reduce_scatter")):  # a new call of all, or one that recorders call an all_reduce
+        away = operations({4: ["all_reduce [6]"], 5: [f"{other} {own}"]}, group="detail", domain="detail", first=27)
+        assert not divergences(pl.concat([away, before])).collect()["in_place"][0]
+    one = operations({4: (step * 9)[:26]}, group="pg:3")  # all calls before were compared too: the record of one speaks for both
+    away = operations({4: ["all_reduce [6]"], 5: ["all_to_all [6]"]}, group="detail", domain="detail", first=27)
+    assert divergences(pl.concat([away, one])).collect().select("ranks", "in_place").rows() == [([5], True)]
     other = operations(dict.fromkeys((4, 5), ["all_reduce [[4]]"] * 26), group="pg:4")
     assert not parting(("[4]", "[6]"), other)[2], "another group has made as many calls"

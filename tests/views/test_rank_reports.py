@@ -133,3 +133,15 @@ def test_whom_the_barrier_before_a_call_of_some_ranks_misses_is_who_bore_that_nu
     # In the group of all ranks those that came bear their own numbers; a log that is not there may be of the one that is missed.
     assert (10, None, [2], False) in told(*before, runs(0, 0), runs(1, 1), missed, files=six)
     assert (10, None, None, True) in told(*before, runs(0, 0), runs(2, 1), missed)
+
+
+def test_a_launcher_that_says_whose_exception_it_prints_tells_of_which_group_the_numbers_are() -> None:
+    def with_raised(rank: int, scope: str = "local", line: int = 3) -> list[tuple[object, ...]]:
+        known = table("exceptions", {"source_id": 99, "line_no": line, "hint_rank": 4, "hint_scope": scope, "rank": rank})
+        found = rank_reports(table("reports", differs(4, 0, 99)), FILES, None, known).collect()
+        return found.select("rank", "ranks", "in_subgroup").rows()
+
+    nobody = [(UNIDENTIFIED + 99, None, True)]
+    assert with_raised(4) == [(4, [0], False)]
+    assert with_raised(6) == [(6, None, True)], "it is the fifth of a group of some"
+    assert with_raised(4, line=9) == nobody, "another exception"
