@@ -228,7 +228,7 @@ def _detail(part: pl.DataFrame) -> str:
 @rule(name="rank-ended", code="DE12", cause="rank-died", severity="critical", at_most=8, explains=(*_CONSEQUENCES, "straggler"))
 def rank_ended(stalls: pl.LazyFrame) -> Iterator[Finding]:
     """Ranks that others wait for and whose stacks show that their program is over, though the process still waits for a thread, a child or
-    its launcher."""
+    its launcher; and the one of which nothing is there where all others left dumps."""
     yield from stall_findings(
         stalls,
         "rank-died",

@@ -340,6 +340,9 @@ def _not_heard_of(case: _Case) -> Cause | None:
             told = f"{why}; it says itself that it came to one, late or to another"
             return Cause("host-stall", "low", told, alternative="collective-skipped")
         return Cause("host-stall", "medium", why, alternative="collective-skipped")
+    if case.kind == "unseen" and case.stack is None and case.row.get("alone_unrecorded"):
+        why = "the waits of all others end at it, and it alone of all ranks left no dump, which its watchdog would write while the process lives"
+        return Cause("rank-died", "low", why, alternative="host-stall")
     if case.kind == "unseen" and case.stack is None:
         return Cause("host-stall", "low", "the waits of all others end at it, and nothing in the evidence comes from it")
     if case.kind == "unanswered":

@@ -145,7 +145,7 @@ def _left_open(case: _Case, rows: _Rows) -> _Rows:
     """Without those that are left open here and there, or for which a whole host's dumps are missing."""
     goes_on = not case.scene.timed_out
     # Files that are missing here and there were lost, and their ranks may wait as the others do.
-    unseen = [_rank(r) for r in rows if r["cause"] == "host-stall" and case.kind(r) == "unseen" and r["rank"] not in case.scene.stacks]
+    unseen = [_rank(r) for r in rows if case.kind(r) == "unseen" and r["rank"] not in case.scene.stacks]
     # What GPUs have done, and recorders of a job that goes on do not know of yet, is left open here and there as well.
     gpus = [_rank(r) for r in rows if goes_on and r["cause"] == "gpu-stall" and case.kind(r) == "gpu"]
     # So are those who have nothing open at the moment while the other part of a job waits for what they work on.

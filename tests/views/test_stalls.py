@@ -720,6 +720,30 @@ def test_who_waits_for_a_call_that_another_took_behind_the_one_of_all_does_not_s
     assert beside(entered=True) == [1]
 
 
+def test_the_one_rank_without_a_file_is_gone_where_all_others_left_dumps() -> None:
+    silent, known = blocker(kind="unseen", walked=True), groups({"pg:0": [0, 1, 2]})
+    told = {"use": "chosen", "comm_lib_version": "2.27.5", "version_major": 2, "version_minor": 10}
+    kinds = {
+        "rank": pl.Int32(),
+        "use": pl.String(),
+        "comm_lib_version": pl.String(),
+        "version_major": pl.Int32(),
+        "version_minor": pl.Int32(),
+    }
+    kinds |= {"encoding": pl.String()}
+
+    def causes(left: list[int], files: tuple[int, ...] = (), **more: object) -> list[tuple[object, ...]]:
+        dumps = rows(kinds, *({"rank": r, "encoding": "pickle"} | told | more for r in left))
+        owners = rows(SOURCE_RANKS_SCHEMA, *({"source_id": r, "rank": r} for r in files))
+        found = stalls(silent, *[None] * 7, known, None, owners, *[None] * 3, dumps).collect()
+        return found.select("rank", "cause", "confidence").rows()
+
+    assert causes([0, 1]) == [(2, "rank-died", "low")]
+    assert causes([0]) == [(2, "host-stall", "low")], "others left no dump either: files were lost"
+    assert causes([0, 1], files=(2,)) == [(2, "host-stall", "low")], "a file is its own"
+    assert causes([0, 1], comm_lib_version="") == [(2, "host-stall", "low")], "gloo's recorders write nothing by themselves"
+
+
 def test_without_its_stack_it_is_named_weakly() -> None:
     own = progress({"pg:0": {0: (6, 5), 1: (5, 5)}}).with_columns(last_created_ns=1)
     apart = progress({"pg:4": {1: (9, 8)}}).with_columns(last_created_ns=2)

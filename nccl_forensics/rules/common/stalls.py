@@ -16,7 +16,7 @@ _CIRCLES = ("p2p-deadlock", "group-deadlock")
 #: Causes that lie where the rank itself stands.
 _WHERE_IT_STANDS = ("input-stall", "host-stall")
 #: What the silence of a rank may be as well: a rank that leaves nothing may be gone, elsewhere in the program, or held up by its GPU.
-_SILENCE = ("rank-died", "collective-skipped", "gpu-stall")
+_SILENCE = ("rank-died", "host-stall", "collective-skipped", "gpu-stall")
 #: The stack of a process that the verdict names, to be run beside it.
 _STACK = "py-spy dump --pid <pid>"
 #: Places and reasons that are told one by one.
@@ -80,7 +80,7 @@ def stall_findings(
             prevention=prevention,
             would_refute=_refuting(part, cause, f"{waited}{group}" if first["op"] else None, unheard=unheard),
             actions=_actions(action, part, cause, confidence, unheard=unheard),
-            alternatives=_alternatives(part, ranks, unheard=unheard),
+            alternatives=_alternatives(part, ranks, cause, unheard=unheard),
             metrics={"waiting_ranks": len(waiters)},
         )
 
@@ -152,10 +152,12 @@ def _one(places: pl.Series) -> str | None:
     return str(told[0]) if len(told) == 1 else None
 
 
-def _alternatives(part: pl.DataFrame, ranks: tuple[int, ...], *, unheard: bool) -> tuple[tuple[str, tuple[int, ...], str | None], ...]:
+def _alternatives(
+    part: pl.DataFrame, ranks: tuple[int, ...], cause: str, *, unheard: bool
+) -> tuple[tuple[str, tuple[int, ...], str | None], ...]:
     """Other causes that were weighed; without a word against it where nothing in the evidence tells them apart."""
     if unheard:
-        return tuple((cause, ranks, None) for cause in _SILENCE)
+        return tuple((other, ranks, None) for other in _SILENCE if other != cause)
     told = part.filter(pl.col("alternative").is_not_null()).group_by("alternative", "against", maintain_order=True).agg("rank")
     return tuple((str(cause), tuple(of), None if against is None else str(against)) for cause, against, of in told.iter_rows())
 
