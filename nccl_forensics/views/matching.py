@@ -240,34 +240,7 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     known = reports.filter(
         pl.col("kind").is_in(["fingerprint", "detail-mismatch"]) & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
     )
-    own = known.select(
-        "rank", "seq", "op", "detail", "source_id", "line_no", "in_subgroup", pl.col("kind").alias("state"), pl.lit(0).alias("trust")
-    ).with_columns(raised=pl.col("state") == "detail-mismatch")
-    # torch reads the other rank's print with the layout of its own: where the numbers of tensors differ, what it prints of the other is
-    # noise, the sequence number first (torch 2.13 c10d/ProcessGroupWrapper.cpp: both are at one position whenever they are compared).
-    # What the other rank says of itself comes first in any case.
-    readable = ~pl.col("differs").fill_null("").str.split(",").list.contains("sequence")
-    other = known.filter((pl.col("kind") == "detail-mismatch") & readable).select(
-        pl.col("ranks").list.first().alias("rank"),
-        "seq",
-        pl.col("other_op").alias("op"),
-        pl.col("other_detail").alias("detail"),
-        "source_id",
-        "line_no",
-        "in_subgroup",
-        pl.col("kind").alias("state"),
-        pl.lit(1).alias("trust"),
-        pl.lit(value=True).alias("raised"),
-    )
-    meant = other.select("rank", "seq", "op", "detail", meant=pl.lit(value=True)).unique()
-    own = own.join(meant, on=["rank", "seq", "op", "detail"], how="left").with_columns(
-        raised=pl.col("raised") | pl.col("meant").fill_null(value=False)
-    )
-    own = own.drop("meant")
-    other = other.join(own.select("rank", "seq").unique(), on=["rank", "seq"], how="anti")
-    both = pl.concat([own, other]).filter(pl.col("op").is_not_null())
-    # Where torch itself found the calls of two ranks to differ, that is no misread line.
-    both = both.with_columns(state=pl.col("state").sort().first().over("rank", "seq"))
+    both = _own_and_other(known)
     running = pl.col("kind") == "fingerprint"
     back = (pl.col("seq").diff() < 0).over("source_id", "rank", order_by="line_no") & (pl.col("seq") > 2)
     falls = known.filter(running).select(falls=back.any())
@@ -296,6 +269,39 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
             order=pl.col("line_no").cast(pl.Int64),
         )
     )
+
+
+def _own_and_other(known: pl.LazyFrame) -> pl.LazyFrame:
+    """What these lines say of the rank's own call, and of the other's where that tells of its call itself nowhere; ``raised``: torch found
+    that call to differ from another."""
+    own = known.select(
+        "rank", "seq", "op", "detail", "source_id", "line_no", "in_subgroup", pl.col("kind").alias("state"), pl.lit(0).alias("trust")
+    ).with_columns(raised=pl.col("state") == "detail-mismatch")
+    # torch reads the other rank's print with the layout of its own: where the numbers of tensors differ, what it prints of the other is
+    # noise, the sequence number first (torch 2.13 c10d/ProcessGroupWrapper.cpp: both are at one position whenever they are compared).
+    # What the other rank says of itself comes first in any case.
+    readable = ~pl.col("differs").fill_null("").str.split(",").list.contains("sequence")
+    other = known.filter((pl.col("kind") == "detail-mismatch") & readable).select(
+        pl.col("ranks").list.first().alias("rank"),
+        "seq",
+        pl.col("other_op").alias("op"),
+        pl.col("other_detail").alias("detail"),
+        "source_id",
+        "line_no",
+        "in_subgroup",
+        pl.col("kind").alias("state"),
+        pl.lit(1).alias("trust"),
+        pl.lit(value=True).alias("raised"),
+    )
+    meant = other.select("rank", "seq", "op", "detail", meant=pl.lit(value=True)).unique()
+    own = own.join(meant, on=["rank", "seq", "op", "detail"], how="left").with_columns(
+        raised=pl.col("raised") | pl.col("meant").fill_null(value=False)
+    )
+    own = own.drop("meant")
+    other = other.join(own.select("rank", "seq").unique(), on=["rank", "seq"], how="anti")
+    both = pl.concat([own, other]).filter(pl.col("op").is_not_null())
+    # Where torch itself found the calls of two ranks to differ, that is no misread line.
+    return both.with_columns(state=pl.col("state").sort().first().over("rank", "seq"))
 
 
 def _led_up(running: pl.LazyFrame, raised: pl.LazyFrame) -> pl.LazyFrame:

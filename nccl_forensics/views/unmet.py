@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import polars as pl
@@ -66,58 +66,25 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
     left = unfinished(calls)
     if left is None:
         return pl.LazyFrame(schema=UNMET)
-    chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null())
-    whole = ranks_in(chosen, pl.col("first_record_id") == 0)
-    known = ranks_in(chosen)
-    waiting = left.filter(pl.col("is_p2p") & pl.col("op").is_in(list(OTHER_HALF)) & pl.col("peer").is_not_null()).sort("order")
-    at = ("order", "created_ns", "call_site", "source_id", "line_no", "record")
-    first = waiting.group_by(_PAIR, maintain_order=True).agg(pl.len().alias("open"), *(pl.col(c).first() for c in at)).collect()
     info = {str(g["group_key"]): g for g in groups.filter(pl.col("domain") == "fr").collect().iter_rows(named=True)}
+    first = _first_waits(left)
     number_of = {key: {rank: n for n, rank in enumerate(info[key]["members"])} for key in first["group_key"].unique() if key in info}
-    pairs: list[tuple[dict[str, object], int]] = []
-    for row in first.sort("created_ns", maintain_order=True, nulls_last=True).iter_rows(named=True):
-        members = info[row["group_key"]]["members"] if row["group_key"] in info else []
-        if row["rank"] in number_of.get(row["group_key"], {}) and 0 <= row["peer"] < len(members):
-            peer = members[row["peer"]]
-            if {row["rank"], peer} <= known and len(pairs) < _PAIRS:
-                pairs.append((row, peer))
+    pairs = _pairs(first, number_of, ranks_in(dumps, pl.col("use") == "chosen"))
     if not pairs:
         return pl.LazyFrame(schema=UNMET)
+    whole = ranks_in(dumps, pl.col("use") == "chosen", pl.col("first_record_id") == 0)
     reached: dict[int, dict[str, dict[str, object]]] = {}
     for place in progress.filter(pl.col("domain") == "fr").collect().iter_rows(named=True):
         reached.setdefault(place["rank"], {})[place["group_key"]] = place
     rows: list[dict[str, object]] = []
     keys: list[str] = []
     for row, peer, own, sides in _sides(calls, pairs, number_of):
-        lead = 0 if {own, peer} <= whole else _lead(sides, _number(row, "order"))
-        number = sides.mine.len() - _number(row, "open") + 1
-        theirs, mine = reached.get(peer, {}), reached.get(own, {})
-        passed = _beyond(row, mine, theirs) or _both_beyond(row, sides)
-        beyond: dict[str, object] | None = None
-        if lead is not None and _called(sides, passed) + lead < number:
-            beyond = passed or _not_followed(sides, number, mine, theirs, whole_too={own, peer} <= whole)
-        cited = None if beyond is None else theirs[str(beyond["group_key"])]
-        followed = None if beyond is None else beyond is passed
-        # Of as many halves on both sides none is missing, whatever their numbers are: the waiter itself may be a batch behind.
-        fewer = lead is None or sides.theirs.len() + lead < sides.mine.len()
-        if beyond is None and fewer and (left_out := _left_out_of_a_batch(sides)) is not None:
-            number, cited = left_out
-            beyond = {"group_key": row["group_key"], "first_pending": cited["seq"]}
-        if beyond is None or cited is None:
-            continue
-        group, key = info[str(row["group_key"])], str(beyond["group_key"])
-        said = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")} | {c: group[c] for c in ("group_name", "group_desc")}
-        said |= {
-            "rank": peer,
-            "waiter": own,
-            "op": OTHER_HALF[str(row["op"])],
-            "waits_in": row["op"],
-            "number": number,
-            "followed": followed,
-        }
-        said |= {"beyond_seq": beyond["first_pending"]} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
-        rows.append(said | {f"own_{c}": cited[c] for c in PLACE})
-        keys.append(str(row["group_key"]))
+        lacks = _lacking(row, sides, reached.get(own, {}), reached.get(peer, {}), whole={own, peer} <= whole)
+        if lacks is not None:
+            number, followed, (key, seq), cited = lacks
+            told = {"number": number, "followed": followed, "beyond_seq": seq}
+            rows.append(_told(row, peer, info[str(row["group_key"])], info[key], cited) | told)
+            keys.append(str(row["group_key"]))
     posted = last_posted(calls.every) if rows else {}
     rows = [r for r, key in zip(rows, keys, strict=True) if not posted_as_many(posted, key, _number(r, "rank"), info)]
     rows = _beside_siblings(calls, pairs, info, number_of) or rows
@@ -128,6 +95,63 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
         .unique(["rank", "waiter"], keep="first", maintain_order=True)
         .sort("rank", "waiter")
         .lazy()
+    )
+
+
+def _first_waits(left: pl.LazyFrame) -> pl.DataFrame:
+    """The first send, and the first receive, of each pair that a rank waits in, and how many it has open."""
+    waiting = left.filter(pl.col("is_p2p") & pl.col("op").is_in(list(OTHER_HALF)) & pl.col("peer").is_not_null()).sort("order")
+    at = ("order", "created_ns", "call_site", *PLACE)
+    return waiting.group_by(_PAIR, maintain_order=True).agg(pl.len().alias("open"), *(pl.col(c).first() for c in at)).collect()
+
+
+def _pairs(first: pl.DataFrame, number_of: Mapping[str, dict[int, int]], known: set[int]) -> list[tuple[dict[str, object], int]]:
+    """Whoever waits and the rank that it waits for, where recorders of both are known: the earliest ones."""
+    members = {key: list(numbers) for key, numbers in number_of.items()}
+    pairs: list[tuple[dict[str, object], int]] = []
+    for row in first.sort("created_ns", maintain_order=True, nulls_last=True).iter_rows(named=True):
+        group = row["group_key"]
+        if row["rank"] in number_of.get(group, {}) and 0 <= row["peer"] < len(members[group]):
+            peer = members[group][row["peer"]]
+            if {row["rank"], peer} <= known and len(pairs) < _PAIRS:
+                pairs.append((row, peer))
+    return pairs
+
+
+def _lacking(
+    row: dict[str, object], sides: _Sides, mine: dict[str, dict[str, object]], theirs: dict[str, dict[str, object]], *, whole: bool
+) -> tuple[int, bool | None, tuple[str, object], dict[str, object]] | None:
+    """Which half the other one has not called, if it went past it: its number, whether it was followed, the group and the number of what the
+    other one went on to, and where that is told. ``whole``: recorders have kept all entries of both."""
+    lead = 0 if whole else _lead(sides, _number(row, "order"))
+    number = sides.mine.len() - _number(row, "open") + 1
+    passed = _beyond(row, mine, theirs) or _both_beyond(row, sides)
+    if lead is not None and _called(sides, passed) + lead < number:
+        beyond = passed or _not_followed(sides, number, mine, theirs, whole_too=whole)
+        if beyond is not None:
+            key = str(beyond["group_key"])
+            return number, beyond is passed, (key, beyond["first_pending"]), theirs[key]
+    # Of as many halves on both sides none is missing, whatever their numbers are: the waiter itself may be a batch behind.
+    if lead is not None and sides.theirs.len() + lead >= sides.mine.len():
+        return None
+    left_out_one = _left_out_of_a_batch(sides)
+    if left_out_one is None:
+        return None
+    number, cited = left_out_one
+    return number, None, (str(row["group_key"]), cited["seq"]), cited
+
+
+def _told(
+    row: Mapping[str, object], peer: int, group: Mapping[str, object], beyond: Mapping[str, object], cited: Mapping[str, object]
+) -> dict[str, object]:
+    """What a row of the view says in any case: of the call that the waiter is in, of its group, of the group of what ``peer`` went on to, and
+    where that is told."""
+    return (
+        {c: row[c] for c in ("call_site", *PLACE)}
+        | {c: group[c] for c in ("group_name", "group_desc")}
+        | {f"beyond_{c}": beyond[f"group_{c}"] for c in ("name", "desc")}
+        | {"rank": peer, "waiter": row["rank"], "op": OTHER_HALF[str(row["op"])], "waits_in": row["op"]}
+        | {f"own_{c}": cited[c] for c in PLACE}
     )
 
 
@@ -157,11 +181,13 @@ def _beside_siblings(
         number = told[0]
         # What it posted in place of that batch, or with the halves that it did post.
         instead = halves.filter((pl.col("group_key") == key) & (pl.col("rank") == peer) & (pl.col("seq") >= number)).row(0, named=True)
-        said = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")}
-        said |= {c: info[key][c] for c in ("group_name", "group_desc")} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
-        said |= {"rank": peer, "waiter": rank, "op": OTHER_HALF[str(row["op"])], "waits_in": row["op"], "number": number, "followed": None}
-        said |= {"beyond_seq": number, "siblings": sorted(r for k, r in alike[key, peer] if (k, r) in posted)}
-        rows.append(said | {f"own_{c}": instead[c] for c in PLACE})
+        told_too = {
+            "number": number,
+            "followed": None,
+            "beyond_seq": number,
+            "siblings": sorted(r for k, r in alike[key, peer] if (k, r) in posted),
+        }
+        rows.append(_told(row, peer, info[key], info[key], instead) | told_too)
     return rows
 
 
