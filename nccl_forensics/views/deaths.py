@@ -185,7 +185,7 @@ def endings(
         if who["rank"] in bereft and who["signature"] is None and who["signal"] == "SIGABRT":
             who.update(signature="nccl-remote")
     rows_out = _judged(
-        roster.people, asked, ended_by_watchdog, watchdogs, heard, waited, stood, outlived_a_timeout(watchdog, ranks_of_source)
+        roster.people, asked, ended_by_watchdog, watchdogs, heard, waited, stood, outlived_a_timeout(watchdog, exits, ranks_of_source)
     )
     forgive_alike(rows_out, nccl_errors)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):

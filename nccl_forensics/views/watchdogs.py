@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.frames import has_rows, text_of, typed
 from nccl_forensics.views import view
+from nccl_forensics.views.tasks import OF_LAUNCHERS
 
 CALLS = typed("group_key:str group_desc:str rank:i32 pg_rank:i32 seq:i64 op:str numel_in:i64 numel_out:i64 source_id:u32 line_no:u32")
 
@@ -105,10 +106,11 @@ def watchdog_progress(watchdog: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def outlived_a_timeout(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> set[int]:
+def outlived_a_timeout(watchdog: pl.LazyFrame | None, exits: pl.DataFrame | None, ranks_of_source: dict[int, int]) -> set[int]:
     """Ranks whose own process writes that it dumps what it knows since an operation timed out, its own or another rank's: they lived then
-    (ProcessGroupNCCL, "Received a dump signal due to a collective timeout")."""
-    if watchdog is None:
+    (ProcessGroupNCCL, "Received a dump signal due to a collective timeout"). Of a launcher that may have started them again since, nothing
+    is told: it says itself whom it ended after that."""
+    if watchdog is None or (exits is not None and exits["kind"].is_in(list(OF_LAUNCHERS)).any()):
         return set()
     lines = watchdog.filter(pl.col("kind") == "dump-signal").select("source_id", "hint_rank", "hint_scope").unique().collect()
     ranks = {hint if scope == "global" else ranks_of_source.get(source) for source, hint, scope in lines.iter_rows()}

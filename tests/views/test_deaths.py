@@ -522,13 +522,18 @@ def test_who_aborts_after_a_timeout_of_its_own_watchdog_is_a_victim() -> None:
 
 
 def test_who_was_killed_after_it_had_told_of_a_timeout_lived_when_it_struck() -> None:
-    def kinds(code: int, **line: object) -> list[tuple[object, object]]:
+    def kinds(code: int, by: str = "task", **line: object) -> list[tuple[object, object]]:
         watchdog = table("watchdog", {"kind": "dump-signal", "source_id": 5, "hint_scope": "global"} | line)
-        return [(e["kind"], e["own"]) for e in endings(left(code), *[None] * 8, watchdog).collect().to_dicts()]
+        signal = {-9: "SIGKILL", -11: "SIGSEGV"}[code]
+        everyone = table("worker_exits", *({"kind": by, "rank": r, "signal": signal, "host": "node1", "line_no": r} for r in range(4)))
+        there = rows(PROCESSES_SCHEMA, *({"rank": r, "host": "node1", "pid": 100 + r} for r in range(4)))
+        told = endings(everyone, None, there, *[None] * 6, watchdog).collect().to_dicts()
+        return [(e["kind"], e["own"]) for e in told if e["rank"] == 2]
 
     assert kinds(-9, hint_rank=2) == [("terminated", False)]
     assert kinds(-9, hint_rank=3) == [("killed", True)], "another rank told of it"
     assert kinds(-9, hint_rank=2, kind="heartbeat-stuck") == [("killed", True)]
+    assert kinds(-9, by="failure", hint_rank=2) == [("killed", True)], "it may have been started again since"
     assert kinds(-11, hint_rank=2) == [("segfault", True)]
 
 
