@@ -44,6 +44,7 @@ from nccl_forensics.rules.common.hosts import (
     people,
     place,
     place_by_stall,
+    place_by_word,
     ranks_of,
     timely,
     untimely_finding,
@@ -63,6 +64,8 @@ _LATER_S = 5.0
 _OF_THE_DEVICE = [code for code, facts in XIDS.items() if facts.severity == "critical" and facts.kind in ("bus", "firmware", "memory")]
 #: Of these, memory errors that ended one process and left the GPU in use: an earlier one says nothing of this job.
 _CONTAINED = frozenset({48, 94, 171, 172})
+#: Codes upon which CUDA reports an error to the process that uses the GPU.
+_HEARD = [code for code, facts in XIDS.items() if facts.kind in ("bus", "firmware", "memory", "app", "engine")]
 
 
 @rule(
@@ -102,6 +105,8 @@ def gpu_fault(
         inside = timely(rows, job_times, window_h)
         if stalls is not None:
             place_by_stall(who, rows.filter(inside & pl.col("code").is_in(_OF_THE_DEVICE)), stalls)
+        if raised is not None:
+            place_by_word(who, rows.filter(inside & pl.col("code").is_in(_HEARD)), _of_the_device(raised))
         job = _Job(
             who,
             dated=has_rows(job_times),
@@ -406,6 +411,12 @@ def _uuids(xids: pl.LazyFrame | None) -> list[str]:
 
 
 # ---- what ranks saw themselves ----
+
+
+def _of_the_device(raised: pl.LazyFrame) -> pl.DataFrame:
+    """The exceptions in which CUDA speaks of the device."""
+    rows = raised.filter(pl.col("message").str.contains(_RUNTIMES)).sort("source_id", "line_no").collect()
+    return rows.filter(pl.Series([_cuda_fault(str(m)) is not None for m in rows["message"].to_list()], dtype=pl.Boolean))
 
 
 def _seen_by_ranks(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Finding]:

@@ -33,6 +33,8 @@ from nccl_forensics.rules.common.ties import closest, job_of, tied
 from nccl_forensics.words import first_label, ranks_words
 
 Row = dict[str, object]
+#: The code of a GPU that the driver no longer reaches.
+_FALLEN = 79
 #: What a host may lack and still be a host that lost some, not one that was given some.
 _FEW = 0.25
 
@@ -59,7 +61,8 @@ class _Listing:
     cause="gpu-fault",
     severity="critical",
     at_most=32,
-    explains=(*EXPLAINS_STOP, "nvlink-fault", "pcie-degraded"),
+    # A rank that asks for the GPU which is not there is refused it.
+    explains=(*EXPLAINS_STOP, "nvlink-fault", "pcie-degraded", "invalid-usage"),
 )
 def gpu_missing(
     gpu_samples: pl.LazyFrame | None,
@@ -68,14 +71,26 @@ def gpu_missing(
     source_hosts: pl.LazyFrame | None,
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
+    xids: pl.LazyFrame | None = None,
+    raised: pl.LazyFrame | None = None,
     *,
     alike: Annotated[float, "share of the hosts that must have the same number of GPUs for another to lack some"] = 0.5,
 ) -> Iterator[Finding]:
     """One finding per host, by the surest of its signs."""
     job = job_of(job_signs, None, failures)
-    for finding in _missing(gpu_samples, gpu_tool_errors, processes, source_hosts, alike):
+    asked = _asked_in_vain(raised, source_hosts)
+    for finding in _missing(gpu_samples, gpu_tool_errors, processes, source_hosts, xids, alike):
         gpus = [c.gpu for c in finding.culprits or ()]
-        yield tied(finding, closest([job.tie(None, h, gpu=g, lasting=True) for h in finding.hosts or (None,) for g in gpus]), "critical")
+        ties = [job.tie(None, h, gpu=g, lasting=True) for h in finding.hosts or (None,) for g in gpus]
+        yield tied(finding, "own" if asked & set(map(first_label, finding.hosts)) else closest(ties), "critical")
+
+
+def _asked_in_vain(raised: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None) -> set[str | None]:
+    """Hosts of ranks that asked for a GPU by a number that their process does not see."""
+    if raised is None:
+        return set()
+    rows = located(raised.filter(pl.col("message").str.contains("invalid device ordinal", literal=True)), source_hosts)
+    return {first_label(h) for h in rows["host"].drop_nulls().to_list()}
 
 
 def _missing(
@@ -83,6 +98,7 @@ def _missing(
     gpu_tool_errors: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    xids: pl.LazyFrame | None,
     alike: float,
 ) -> Iterator[Finding]:
     who = people(processes)
@@ -98,6 +114,11 @@ def _missing(
             hosts.setdefault(listing.host, []).append(listing)
     for host, mine in hosts.items():
         if host not in told and (finding := _used(host, mine, who)) is not None:
+            told.add(host)
+            yield finding
+    fallen = located(xids.filter(pl.col("code") == _FALLEN), source_hosts).sort("source_id", "line_no") if xids is not None else None
+    for host, mine in hosts.items():
+        if fallen is not None and host not in told and (finding := _fell(host, mine, who, fallen)) is not None:
             told.add(host)
             yield finding
     yield from _fewer({h: m for h, m in hosts.items() if h not in told}, hosts, who, alike)
@@ -161,6 +182,24 @@ def _used(host: str, listings: Sequence[_Listing], who: People) -> Finding | Non
         summary=f"NCCL's log names {len(ours)} GPUs of {host}, the listings hold {len(set(ours) & set(seen))} of them.",
         confidence="medium" if at_end else "high",
         evidence=cite([row for _, row in sorted(seen.items())], "GPUs that the host lists"),
+    )
+
+
+def _fell(host: str, listings: Sequence[_Listing], who: People, fallen: pl.DataFrame) -> Finding | None:
+    """GPUs that the kernel says have fallen off the bus, and that no listing of their host holds: they have not come back."""
+    own = fallen.filter(pl.col("host").map_elements(first_label, return_dtype=pl.String) == first_label(host))
+    seen = {gpu for listing in listings if listing.by_address for s in listing.samples for gpu in s}
+    gone = own.filter(pl.col("bus_id").is_not_null() & ~pl.col("bus_id").is_in(sorted(seen)))
+    if not seen or not gone.height or gone["bus_id"].n_unique() > _FEW * (len(seen) + 1):
+        return None
+    return _finding(
+        host,
+        sorted(set(gone["bus_id"].to_list())),
+        who,
+        title="{} fell off the bus, and no listing of its host has {} since",
+        summary=f"The kernel reported Xid {_FALLEN}; {len(seen)} GPUs of the host are listed, and {'this one is' if gone.height == 1 else 'these are'} not among them.",
+        confidence="high",
+        evidence=cite(gone, f"Xid {_FALLEN}"),
     )
 
 

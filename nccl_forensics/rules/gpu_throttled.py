@@ -28,7 +28,7 @@ from nccl_forensics.evidence import AT_MOST, cite
 from nccl_forensics.facts.gpu import HARMFUL_THROTTLE
 from nccl_forensics.model import CONFIDENCES, Action, Culprit, Finding, Severity, given, name_of, names_of
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.hosts import People, located, people, place, place_by_pace, with_placements
+from nccl_forensics.rules.common.hosts import People, addressed, located, people, place, place_by_pace, with_placements
 from nccl_forensics.rules.common.ties import job_of, tied
 from nccl_forensics.words import ranks_words
 
@@ -70,7 +70,9 @@ def gpu_throttled(
 
 def _samples(gpus: pl.LazyFrame, source_hosts: pl.LazyFrame | None, busy_percent: float) -> pl.DataFrame:
     """The samples with the usual clock of busy GPUs of their kind."""
-    rows = located(gpus, source_hosts).with_columns(
+    # One look names a GPU by its address, another by its UUID alone.
+    rows = addressed(located(gpus, source_hosts), gpus, None, source_hosts)
+    rows = rows.with_columns(bus_id=pl.when(pl.col("bus_id") != pl.col("uuid").fill_null("")).then("bus_id")).with_columns(
         gpu=pl.coalesce("bus_id", "uuid", pl.lit("index ") + pl.col("gpu_index").cast(pl.String))
     )
     # A listing that names no models is of one host, and so is one that names no host: no other's.

@@ -81,6 +81,7 @@ def ib_error(
         return
     over = _gone(rows, lost_hosts, nccl_network)
     dark = _port_down(host_nics, ib_ports)
+    middle = _common_end(rows, nccl_network)
     seen = processes.select("host").drop_nulls().unique().collect().height > 1
     # One that fell silent before its peers did, and tells of no error, may be the far end that is gone.
     silent = ranks_in(stalls, pl.col("cause") == "host-stall")
@@ -90,6 +91,8 @@ def ib_error(
     here: dict[object, set[object]] = {}
     for home, rank in processes.filter(pl.col("rank").is_not_null()).select("host", "rank").collect().iter_rows():
         here.setdefault(home, set()).add(rank)
+    if middle is not None and middle not in rows["host"].to_list() and middle not in over:
+        yield _far_end(middle, rows, known=middle in {host for host, _ in addresses(nccl_network)})
     for (host,), part in rows.group_by("host", maintain_order=True):
         peers = set(part.select(_FAR_END.str.split("<").list.first()).to_series().to_list())
         if host not in failed | dark and part["kind"].eq("ib-completion").all() and part["message"].str.contains(UNANSWERED).all():
@@ -98,6 +101,9 @@ def ib_error(
                 continue
             if dark and peers <= own_addresses(nccl_network, tuple(sorted(dark))):
                 yield _towards_dark(host, part, sorted(dark))
+                continue
+            if middle is not None and host != middle:
+                yield _towards_common(host, part, middle)
                 continue
         gone = () if host in failed else tuple(sorted(silent - here.get(host, set())))
         alone = host in failed or (seen and not failed and not gone)
@@ -132,6 +138,17 @@ def _device_errors(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame | None, p
     # torch prints NCCL's last error again, without the host that stands in NCCL's own line.
     again = _FAR_END.is_in(_FAR_END.filter(pl.col("host").is_not_null()).implode()).fill_null(value=False)
     return rows.filter(pl.col("host").is_not_null() | ~again), trying
+
+
+def _common_end(rows: pl.DataFrame, nccl_network: pl.LazyFrame | None) -> str | None:
+    """The one host, or address of a host that is not seen, at an end of all connections of several hosts that went unanswered: as long as
+    there are two of them at least, no other host is at an end of all."""
+    home = {address: host for host, address in addresses(nccl_network)}
+    late = rows.filter((pl.col("kind") == "ib-completion") & pl.col("message").str.contains(UNANSWERED) & pl.col("host").is_not_null())
+    ends = late.select("host", far=_FAR_END.str.split("<").list.first()).drop_nulls().unique().sort("host", "far")
+    links = {frozenset((str(host), home.get(str(far), str(far)))) for host, far in ends.iter_rows()}
+    shared = frozenset.intersection(*links) if len(links) > 1 else frozenset()
+    return min(shared) if len(shared) == 1 else None
 
 
 def _at_devices(host: object, part: pl.DataFrame, *, gone: tuple[int, ...], elsewhere: list[str], sure: bool, seen: bool) -> Finding:
@@ -180,6 +197,26 @@ def _at_devices(host: object, part: pl.DataFrame, *, gone: tuple[int, ...], else
     )
 
 
+def _far_end(middle: str, rows: pl.DataFrame, *, known: bool) -> Finding:
+    """What several hosts say of the one that answered none of them, and which says nothing itself."""
+    reporters = sorted({str(h) for h in rows["host"].drop_nulls().to_list()}, key=natural)
+    return Finding(
+        title=f"{middle} no longer answered {', '.join(reporters[:4])}{' …' if len(reporters) > 4 else ''} over RDMA: retry exceeded (status 12)",
+        summary="Several hosts wait for the same one, and for no other. Whether its port failed or its processes were gone, it does not tell itself.",
+        confidence="medium",
+        hosts=(middle,) if known else (),
+        culprits=(Culprit(host=middle),) if known else (),
+        alternatives=(("rank-died", (), None), ("node-failed", (), None)),
+        subject=("ib", middle),
+        evidence=cite(rows, "reported by NCCL"),
+        evidence_total=rows.height,
+        remedy="Look at that host first: does it still run, are its ports active, do their error counters rise?",
+        prevention="Watch link_downed, symbol and retry counters of all ports; drain hosts whose counters rise.",
+        would_refute=("a process there ended before", "errors in the counters of the others' ports"),
+        actions=(Action("collect_more", hosts=(middle,) if known else (), command="ibstat; perfquery; dmesg -T"),),
+    )
+
+
 def _at(host: object, devices: list[str], part: pl.DataFrame) -> str:
     """What happened at which adapters, in words where NCCL's first line is of a kind that has some."""
     message, where = str(part["message"][0]), f" of {host}" if host else ""
@@ -223,6 +260,17 @@ def _towards_dark(host: object, part: pl.DataFrame, dark: list[str]) -> Finding:
         part,
         f"{dark[0]}, of which a port is down, no longer answered",
         "The port that failed is at the far end: this side only waited for its acknowledgement.",
+        "errors in the counters of this host's own port",
+    )
+
+
+def _towards_common(host: object, part: pl.DataFrame, middle: str) -> Finding:
+    """Of connections to the host that those of other hosts went to in vain as well."""
+    return _consequence(
+        host,
+        part,
+        f"{middle} no longer answered, nor did it answer other hosts",
+        "Several hosts wait for the same one, and for no other: its port, or what it stands behind, is the common end.",
         "errors in the counters of this host's own port",
     )
 

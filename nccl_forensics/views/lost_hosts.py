@@ -39,10 +39,12 @@ def lost_hosts(
     scheduler_nodes: pl.LazyFrame | None,
     pods: pl.LazyFrame | None,
     pod_events: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per address of such a host: its ``ranks`` that ended (all of a node that went away), and ``why`` in words. Peers find all
     connections to these processes, and to those that their launcher then ends with them, unanswered: that tells of no link. A node that the
-    job's own launcher lost, or whose pod is one of the job's, has a row without ``address`` where nothing tells any."""
+    job's own launcher lost, that the scheduler has as down and of which there is evidence, or whose pod is one of the job's, has a row
+    without ``address`` where nothing tells any."""
     home: dict[str | None, set[int]] = {}
     place: dict[object, str | None] = {}
     for rank, host in processes.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null()).select("rank", "host").collect().rows():
@@ -73,9 +75,19 @@ def lost_hosts(
     placed = {first_label(row["host"]) for row in rows}
     rows += [
         {"host": name, "address": None, "ranks": sorted(found[name][0]), "why": found[name][1]}
-        for name in sorted((nodes_lost(worker_exits, None) | unready) - placed)
+        for name in sorted(
+            (nodes_lost(worker_exits, None) | (nodes_lost(None, scheduler_nodes) & _looked_at(source_hosts)) | unready) - placed
+        )
     ]
     return pl.DataFrame(rows, schema=LOST).lazy()
+
+
+def _looked_at(source_hosts: pl.LazyFrame | None) -> set[str]:
+    """Hosts of which there is evidence."""
+    if source_hosts is None:
+        return set()
+    hosts = source_hosts.select(pl.col("host").drop_nulls().unique()).collect()["host"].to_list()
+    return {name for h in hosts if (name := first_label(h))}
 
 
 def addresses(nccl_network: pl.LazyFrame | None) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
@@ -14,6 +15,7 @@ from nccl_forensics.values.ranklist import MOST_RANKS, unfold
 from nccl_forensics.views import view
 from nccl_forensics.views.odd_dumps import odd_dump
 from nccl_forensics.views.pids import Pids
+from nccl_forensics.words import first_label
 
 
 def job_size(fr_groups: pl.LazyFrame) -> int:
@@ -69,7 +71,7 @@ def source_ranks(
             claims[source].append((CONTENT, min(left), "the one rank that is in all of its groups"))
     recorded = set(dumps["source_id"])
     no_ranks = _contradicted(claims, common, hints)
-    attempts = _by_attempt(claims, hints, processes)
+    attempts = _by_attempt(claims, hints, processes, sources)
     for source, rank, strength, stem in hints.select("source_id", "path_rank", "path_strength", "stem").iter_rows():
         if rank is not None and source not in attempts and (strength == WORD or (source in recorded and stem not in no_ranks)):
             claims[source].append((strength, rank, "file name"))
@@ -115,16 +117,25 @@ def _by_stack(claims: _Claims, stacks: pl.LazyFrame, pid_ranks: Pids) -> dict[st
     return pthreads
 
 
-def _by_attempt(claims: _Claims, hints: pl.DataFrame, processes: pl.LazyFrame | None) -> dict[int, int]:
-    """Files in torchrun's folder of a worker, by the rank that has this local rank; the sources in such folders with their local ranks."""
+def _by_attempt(claims: _Claims, hints: pl.DataFrame, processes: pl.LazyFrame | None, sources: pl.LazyFrame) -> dict[int, int]:
+    """Files in torchrun's folder of a worker, by the rank that has this local rank, of a job on several hosts on the one in whose folder
+    they lie; the sources in such folders with their local ranks."""
     local_to_rank: dict[int, set[int]] = defaultdict(set)
+    at_home: dict[tuple[str | None, int], set[int]] = defaultdict(set)
     if processes is not None:
         known = processes.filter(pl.col("rank").is_not_null() & pl.col("local_rank").is_not_null())
-        for rank, local in known.select("rank", "local_rank").collect().iter_rows():
+        for rank, local, host in known.select("rank", "local_rank", "host").collect().iter_rows():
             local_to_rank[local].add(rank)
+            at_home[first_label(host), local].add(rank)
     attempts = {s: local for s, local in hints.select("source_id", "attempt_local_rank").iter_rows() if local is not None}
+    paths = dict(sources.select("source_id", "path").collect().iter_rows()) if attempts else {}
     for source, local in attempts.items():
         ranks_here = local_to_rank.get(local, set())
+        if len(ranks_here) > 1:
+            folders = {first_label(folder) for folder in re.split(r"[/!]+", str(paths[source]))[:-1]}
+            ranks_here = set().union(*(at_home[f, local] for f in folders if f is not None and (f, local) in at_home))
+            if len(ranks_here) != 1:
+                continue
         if len(ranks_here) == 1:
             claims[source].append((PREFIX, next(iter(ranks_here)), "local rank of its folder"))
         elif not ranks_here and not any(len(v) > 1 for v in local_to_rank.values()):

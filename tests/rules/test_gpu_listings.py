@@ -10,8 +10,9 @@ import pytest
 from nccl_forensics.rules.gpu_idle import gpu_idle
 from nccl_forensics.rules.gpu_missing import gpu_missing
 from nccl_forensics.views.gpu_samples import gpu_samples
+from nccl_forensics.views.job_signs import JOB_SIGNS
 from tests.rules.host_frames import check, processes, table
-from tests.views.frames import progress
+from tests.views.frames import progress, rows
 
 BUSES = ("0000:07:00.0", "0000:0f:00.0", "0000:47:00.0", "0000:4e:00.0", "0000:87:00.0", "0000:90:00.0", "0000:b7:00.0", "0000:bd:00.0")
 FAILED = pl.LazyFrame({"sign": ["watchdog timeouts"]})
@@ -28,7 +29,7 @@ def listing(host: str, buses: Iterable[str] = BUSES, source: int = 0, tool: str 
 
 
 def samples(*listings: list[Row]) -> pl.LazyFrame:
-    return gpu_samples(table("gpus", *(row for rows in listings for row in rows)), None)
+    return gpu_samples(table("gpus", *(row for listed in listings for row in listed)), None)
 
 
 def ranks(host: str, first: int = 0, buses: Sequence[str] = BUSES) -> list[tuple[int, str, int, str]]:
@@ -50,6 +51,24 @@ def test_a_gpu_that_an_earlier_listing_of_the_same_source_has_is_missing():
     assert (finding.severity, finding.confidence, finding.ranks, finding.culprits[0].gpu) == ("critical", "high", (11,), BUSES[3])
     assert finding.title == f"GPU {BUSES[3]} of node7 (rank 11) is no longer listed: an earlier listing of the same source has it"
     assert [e.why for e in finding.evidence] == ["listed before", "the last listing begins here"]
+
+
+def test_a_gpu_that_fell_off_the_bus_and_that_no_listing_of_its_host_has_is_missing():
+    def told(buses: Sequence[str], host: str = "node7", code: int = 79, said: str = "invalid device ordinal") -> list[object]:
+        found = check(
+            gpu_missing,
+            gpu_samples=samples(listing("node7", buses)),
+            xids=table("xids", {"host": host, "code": code, "bus_id": BUSES[7]}),
+            raised=table("exceptions", {"hint_host": "node7", "message": f"CUDA error: {said}"}),
+            job_signs=rows(JOB_SIGNS, {"rank": 0, "host": "node7"}, {"rank": 1, "host": "node8", "sign": "died"}),
+            failures=FAILED,
+        )
+        return [(f.severity, f.confidence, [c.gpu for c in f.culprits or ()]) for f in found]
+
+    assert told(without(7)) == [("critical", "high", [BUSES[7]])]
+    # Nobody asked for it; it came back; another host's; another code.
+    assert [severity for severity, *_ in told(without(7), said="out of memory")] == ["error"]
+    assert told(BUSES) == told(without(7), host="node8") == told(without(7), code=63) == []
 
 
 def test_a_query_of_one_gpu_after_a_whole_listing_is_no_loss():

@@ -80,3 +80,13 @@ def test_a_dump_with_equal_gpus_and_a_file_that_nccl_was_given_are_quiet() -> No
     assert check(topology_dump, nccl_topo=dump((18, 18, 18, 18)), processes=PEOPLE, source_hosts=HOSTS) == []
     given = pl.LazyFrame({"name": ["NCCL_TOPO_FILE"]})
     assert check(topology_dump, nccl_topo=dump((18, 18, 0, 18)), job_settings=given, processes=PEOPLE, source_hosts=HOSTS) == []
+
+
+def test_a_gpu_that_one_look_names_by_address_and_another_by_its_uuid_alone_is_one() -> None:
+    hot = {"host": "node1", "uuid": "GPU-1", "name": "H100", "throttle": ["hw-slowdown", "hw-thermal"]}
+    looks = [hot | {"bus_id": "0000:17:00.0"}, hot | {"gpu_index": 0, "source_id": 1}]
+    [finding] = check(gpu_throttled, gpus=table("gpus", *looks))
+    assert [c.gpu for c in finding.culprits or ()] == ["0000:17:00.0"]
+    # Another UUID is another GPU.
+    [both] = check(gpu_throttled, gpus=table("gpus", looks[0], looks[1] | {"uuid": "GPU-2"}))
+    assert [c.gpu for c in both.culprits or ()] == ["0000:17:00.0", "GPU-2"]

@@ -213,3 +213,25 @@ def test_retries_towards_the_one_unknown_address_of_a_job_that_lost_a_node_tell_
     told = table("nccl_network", {"item": "bootstrap", "host": "node2", "address": "10.0.0.7<0>"})
     [finding] = ib_error.check(errors(COMPLETION), PEOPLE, None, None, gone, None, None, told)
     assert finding.cause == "ib-link"
+
+
+def test_the_host_at_an_end_of_all_unanswered_connections_of_several_hosts_is_the_one() -> None:
+    def lines(*links: tuple[int, int]) -> pl.LazyFrame:
+        """Hosts by number that got no answer from another."""
+        texts = [(near, COMPLETION["message"].replace("10.0.0.7", f"10.0.0.{far}")) for near, far in links]
+        return errors(*(COMPLETION | {"host": f"node{near}", "pid": 99 + near, "message": text, "line_no": near} for near, text in texts))
+
+    people_of_three = people((0, "node1", 100), (1, "node2", 101), (2, "node3", 102))
+    network = table("nccl_network", *({"item": "bootstrap", "host": f"node{n}", "address": f"10.0.0.{n}<0>"} for n in (1, 2, 3)))
+
+    def told(*links: tuple[int, int]) -> list[tuple[str | None, list[str | None]]]:
+        found = ib_error.check(lines(*links), people_of_three, None, None, None, None, None, network)
+        return [(f.severity, [c.host for c in f.culprits or ()]) for f in found]
+
+    # node3 says so itself, or says nothing.
+    assert ("critical", ["node3"]) in told((1, 3), (2, 3), (3, 1))
+    assert ("critical", ["node1"]) not in told((1, 3), (2, 3), (3, 1))
+    assert told((1, 3), (2, 3))[0] == ("critical", ["node3"])
+    # One link tells nothing of its ends, and a ring of three none that all share.
+    assert told((1, 3)) == [("critical", ["node1"])]
+    assert [blamed for severity, blamed in told((1, 2), (2, 3), (3, 1)) if severity == "critical"] == [["node1"], ["node2"], ["node3"]]

@@ -88,6 +88,23 @@ def test_a_process_that_the_kernel_names_is_a_rank_s_also_where_ranks_have_anoth
         assert (found.ranks, found.confidence) == (ranks, "medium" if ranks else "low")
 
 
+def test_the_one_rank_that_says_that_its_gpu_failed_it_is_on_the_one_that_did() -> None:
+    def placed(*said: tuple[int | None, str]) -> list[object]:
+        rows = [{"rank": rank, "line_no": n + 1, "message": f"CUDA error: {text}"} for n, (rank, text) in enumerate(said)]
+        inputs = {
+            "xids": lost(10 * HOUR),
+            "raised": table("exceptions", *rows),
+            "processes": processes((0, None, 10, None), (1, None, 11, None)),
+        }
+        found = next(f for f in check(gpu_fault, **inputs, failures=FAILED, job_times=TIMES) if "Xid 79" in f.title)
+        return [(c.host, c.rank) for c in found.culprits or ()]
+
+    ill = "an illegal memory access was encountered"
+    assert placed((1, ill)) == [("node1", 1)]
+    # Two that say so, one of unknown rank, and one that asked for too much memory.
+    assert placed((0, ill), (1, ill)) == placed((1, ill), (None, ill)) == placed((1, "out of memory")) == [("node1", None)]
+
+
 def test_a_gpu_lost_hours_before_is_no_sure_cause_and_less_where_another_rank_failed_by_itself():
     early = lost(2 * HOUR)
     assert gpu(signs((0, "node1", 10, "0000:17:00.0", None)), xids=early, job_times=TIMES) == ("critical", "medium")

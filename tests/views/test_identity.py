@@ -537,6 +537,13 @@ def test_a_bare_number_names_a_dump_and_no_log() -> None:
     assert [(s, r["rank"], r["strength"]) for s, r in found.items()] == [(0, 4, NUMBER)]
 
 
+def test_the_folder_of_a_worker_below_that_of_its_host_is_of_the_rank_with_that_local_rank_there() -> None:
+    ends = [{"kind": "failure", "rank": r, "local_rank": r % 2, "pid": 100 + r, "host": f"node{r // 2}"} for r in range(4)]
+    launched = pl.LazyFrame(known(worker_exits=table("worker_exits", *ends)), infer_schema_length=None)
+    where = sources("node1/attempt_0/1/stderr.log", "logs/attempt_0/1/stderr.log", "node2/attempt_0/1/stderr.log")
+    assert {s: w["rank"] for s, w in writers(where, processes=launched).items()} == {0: 3}, "of the others no folder tells the host"
+
+
 def test_an_attempts_folder_names_the_rank_where_one_process_has_that_local_rank() -> None:
     where = sources("job/attempt_0/3/stderr.log")
     assert [(r["rank"], r["strength"]) for r in writers(where).values()] == [(3, NUMBER)]

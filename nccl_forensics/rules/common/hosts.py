@@ -186,7 +186,7 @@ class People:
     by_pid: dict[int, set[int]] = field(default_factory=dict)
     indices: dict[tuple[str | None, int], int] = field(default_factory=dict)
     #: Ranks that no log of their own tells: placed by the lines of neighbouring hosts (view ``placements``), or by how they stand or lag
-    #: (``place_by_stall``, ``place_by_pace``).
+    #: (``place_by_stall``, ``place_by_word``, ``place_by_pace``).
     placed: dict[int, Placement] = field(default_factory=dict)
 
     def of_gpu(self, host: object, bus_id: object) -> int | None:
@@ -284,6 +284,18 @@ def place_by_stall(found: People, broken: pl.DataFrame, stalls: pl.LazyFrame) ->
     rank = int(standing["rank"][0])
     own = whereabouts(standing.row(0, named=True), "own_" if standing["own_source_id"][0] is not None else "")
     _put(found, places[0], rank, cite([own], f"the GPU of rank {rank}, and of no other, stands still: it is the one that broke"))
+
+
+def place_by_word(found: People, broken: pl.DataFrame, said: pl.DataFrame) -> None:
+    """Puts the one rank that says that its GPU failed it (``said``: ``rank`` and where it stands) on the one GPU that broke, where nothing
+    tells whose GPU that is."""
+    places = [(first_label(host), bus) for host, bus in broken.select("host", "bus_id").drop_nulls("bus_id").unique().iter_rows()]
+    told = said.filter(pl.col("rank").is_not_null()).unique("rank", keep="first", maintain_order=True)
+    if len(places) != 1 or told.height != 1 or said["rank"].null_count() or found.of_gpu(*places[0]) is not None:
+        return
+    rank = int(told["rank"][0])
+    words = f"rank {rank}, and no other, says that its GPU failed it: it is the one that broke"
+    _put(found, places[0], rank, cite([whereabouts(told.row(0, named=True))], words))
 
 
 #: A rank's device is slow, for a GPU of its host that is known to be, where its kernels or copies take so much longer than usual.
