@@ -46,6 +46,7 @@ def congestion(
     ib_port_counters: pl.LazyFrame | None,
     net_counters: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    net_samples: pl.LazyFrame | None = None,
     *,
     wait_share: Annotated[float, "share of a port's ticks spent waiting for credits"] = 0.2,
     marked_share: Annotated[float, "share of packets that carry a congestion mark, between two samples"] = 0.01,
@@ -54,13 +55,16 @@ def congestion(
     ] = 0.05,
     outlier: Annotated[float, "times the median of the other ports from which a single sample stands out"] = 10.0,
     peers: Annotated[int, "other ports that a single sample must be compared with"] = 3,
+    pauses: Annotated[int, "pause frames of a host between two samples that are worth a word"] = 100_000,
 ) -> Iterator[Finding]:
-    """RDMA ports by waiting and by marks, then hosts that send pause storms."""
+    """RDMA ports by waiting and by marks, then hosts that send pause storms, or that alone send pauses which hold the others back."""
     if ib_port_counters is not None:
         counters = ib_port_counters.filter(pl.col("counter").is_in(_COUNTERS)).collect()
         yield from _rdma(counters, wait_share, (marked_share, heavy_share), outlier, peers)
     if net_counters is not None:
         yield from _pauses(located(net_counters, source_hosts))
+    if net_samples is not None:
+        yield from _brakes(net_samples, pauses, outlier, peers)
 
 
 def _rdma(counters: pl.DataFrame, wait_share: float, marked: tuple[float, float], outlier: float, peers: int) -> Iterator[Finding]:
@@ -142,6 +146,39 @@ def _pauses(rows: pl.DataFrame) -> Iterator[Finding]:
             list(part.iter_rows(named=True)),
             {},
         )
+
+
+#: Frames by which an interface asks its neighbour to wait, and that it was sent, as mlx5 counts them (its ethtool counters).
+_PAUSE = r"^(tx|rx)_(?:prio\d_|global_)pause$"
+
+
+def _brakes(samples: pl.LazyFrame, least: int, outlier: float, peers: int) -> Iterator[Finding]:
+    """Hosts that between two samples sent far more pauses than any other did, while the others were sent some."""
+    told = samples.filter((pl.col("tool") == "ethtool-S") & pl.col("host").is_not_null() & pl.col("counter").str.contains(_PAUSE))
+    grew = (
+        told.with_columns(way=pl.col("counter").str.slice(0, 2))
+        .sort("value", "source_id", "line_no")
+        .group_by("host", "interface", "counter", "way", maintain_order=True)
+        .agg(by=pl.col("value").last() - pl.col("value").first(), n=pl.len(), *(pl.col(c).last() for c in ("source_id", "line_no")))
+        .filter(pl.col("n") > 1)
+        .sort("by", "host", "interface", "counter", descending=[True, False, False, False])
+        .unique(["host", "way"], keep="first", maintain_order=True)
+        .collect()
+    )
+    sent, got = (grew.filter(pl.col("way") == way) for way in ("tx", "rx"))
+    ordered = sorted(sent["by"].cast(pl.Float64).to_list())
+    for row in sent.filter(pl.col("by") >= least).iter_rows(named=True):
+        held = got.filter((pl.col("host") != row["host"]) & (pl.col("by") >= least))
+        if held.height >= peers and _stands_out(float(row["by"]), ordered, outlier, peers):
+            yield _finding(
+                (row["host"], row["host"], None, row["interface"], None),
+                f"pauses the network: {row['counter']} grew by {row['by']}",
+                f"It does not drain what it receives; {held.height} other hosts were told to wait meanwhile, and sent next to no pauses themselves.",
+                "medium",
+                [row, *held.iter_rows(named=True)],
+                {"pauses": row["by"]},
+                severity="error",
+            )
 
 
 def _finding(

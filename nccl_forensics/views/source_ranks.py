@@ -71,7 +71,7 @@ def source_ranks(
             claims[source].append((CONTENT, min(left), "the one rank that is in all of its groups"))
     recorded = set(dumps["source_id"])
     no_ranks = _contradicted(claims, common, hints)
-    attempts = _by_attempt(claims, hints, processes, sources)
+    attempts = _by_attempt(claims, hints, processes)
     for source, rank, strength, stem in hints.select("source_id", "path_rank", "path_strength", "stem").iter_rows():
         if rank is not None and source not in attempts and (strength == WORD or (source in recorded and stem not in no_ranks)):
             claims[source].append((strength, rank, "file name"))
@@ -117,7 +117,7 @@ def _by_stack(claims: _Claims, stacks: pl.LazyFrame, pid_ranks: Pids) -> dict[st
     return pthreads
 
 
-def _by_attempt(claims: _Claims, hints: pl.DataFrame, processes: pl.LazyFrame | None, sources: pl.LazyFrame) -> dict[int, int]:
+def _by_attempt(claims: _Claims, hints: pl.DataFrame, processes: pl.LazyFrame | None) -> dict[int, int]:
     """Files in torchrun's folder of a worker, by the rank that has this local rank, of a job on several hosts on the one in whose folder
     they lie; the sources in such folders with their local ranks."""
     local_to_rank: dict[int, set[int]] = defaultdict(set)
@@ -128,11 +128,11 @@ def _by_attempt(claims: _Claims, hints: pl.DataFrame, processes: pl.LazyFrame | 
             local_to_rank[local].add(rank)
             at_home[first_label(host), local].add(rank)
     attempts = {s: local for s, local in hints.select("source_id", "attempt_local_rank").iter_rows() if local is not None}
-    paths = dict(sources.select("source_id", "path").collect().iter_rows()) if attempts else {}
+    stems = dict(hints.select("source_id", "stem").iter_rows())
     for source, local in attempts.items():
         ranks_here = local_to_rank.get(local, set())
         if len(ranks_here) > 1:
-            folders = {first_label(folder) for folder in re.split(r"[/!]+", str(paths[source]))[:-1]}
+            folders = {first_label(folder) for folder in re.split(r"[/!]+", str(stems[source]))[:-1]}
             ranks_here = set().union(*(at_home[f, local] for f in folders if f is not None and (f, local) in at_home))
             if len(ranks_here) != 1:
                 continue

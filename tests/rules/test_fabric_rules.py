@@ -304,6 +304,30 @@ def test_a_full_ping_that_vanishes_while_a_small_one_returns_is_a_black_hole():
     assert mtu_mismatch.check(None, None, None, table("pings", {**small, "received": 0}, large), None, HOSTS) == []
 
 
+def test_the_one_host_that_pauses_the_network_while_the_others_are_told_to_wait_is_the_brake():
+    def told(*sent: int, got: int = 900_000, samples: int = 2) -> list[tuple[str | None, str | None]]:
+        grown = [(f"h{n}", way, by) for n, own in enumerate(sent) for way, by in (("tx", own), ("rx", got))]
+        values = [
+            {
+                "host": host,
+                "interface": "eth2",
+                "tool": "ethtool-S",
+                "counter": f"{way}_prio3_pause",
+                "value": 7 + by * sample,
+                "source_id": sample,
+            }
+            for host, way, by in grown
+            for sample in range(samples)
+        ]
+        found = congestion.check(None, None, None, table("net_counters", *values))
+        return [(f.severity, c.host) for f in found for c in f.culprits or ()]
+
+    assert told(0, 3, 8_000_000, 0) == [("error", "h2")]
+    # All pause alike; nobody was told to wait; there is one sample; too few hosts to compare with.
+    assert told(8_000_000, 7_000_000, 8_000_000, 9_000_000) == told(0, 3, 8_000_000, 0, got=12) == told(0, 3, 8_000_000, 0, samples=1) == []
+    assert told(0, 8_000_000) == []
+
+
 def test_who_gets_large_packets_to_another_host_is_not_at_fault_for_a_black_hole():
     rows = [
         {"host": "a", "tool": "ping", "target": t, "outcome": "statistics", "size_bytes": size, "received": got}
