@@ -159,7 +159,7 @@ def _brakes(samples: pl.LazyFrame, least: int, outlier: float, peers: int) -> It
         told.with_columns(way=pl.col("counter").str.slice(0, 2))
         .sort("value", "source_id", "line_no")
         .group_by("host", "interface", "counter", "way", maintain_order=True)
-        .agg(by=pl.col("value").last() - pl.col("value").first(), n=pl.len(), *(pl.col(c).last() for c in ("source_id", "line_no")))
+        .agg(pl.col("source_id", "line_no").last(), by=pl.col("value").last() - pl.col("value").first(), n=pl.len())
         .filter(pl.col("n") > 1)
         .sort("by", "host", "interface", "counter", descending=[True, False, False, False])
         .unique(["host", "way"], keep="first", maintain_order=True)
