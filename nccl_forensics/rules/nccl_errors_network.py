@@ -323,7 +323,10 @@ def connection_failed(
     if trying and nccl_tails is not None:
         # A peer that is late or gone refuses; that nothing answers, or no way leads there, is the network's doing.
         no_way = pl.any_horizontal(pl.col("message").str.contains(words, literal=True) for words in _NO_WAY)
-        rows = where_reported(still_trying(nccl_errors, nccl_tails).filter(no_way), processes)
+        tries = still_trying(nccl_errors, nccl_tails)
+        rows = where_reported(tries.filter(no_way), processes)
+        if not rows.height:
+            rows = where_reported(_barred(tries, nccl_tails, comms), processes)
     if not rows.height:
         return
     hosts = hosts_of(rows)
@@ -364,6 +367,22 @@ def connection_failed(
         would_refute=("the peer's process died before the first attempt",),
         actions=(Action("collect_more", hosts=hosts, command=f"nc -zv {targets[0] if targets else '<address>'} <port>"),),
     )
+
+
+def _barred(tries: pl.LazyFrame, nccl_tails: pl.LazyFrame, comms: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Retries of whole hosts that are refused to the end while no communicator ever came up, where another host has processes that all wait
+    and none that is refused: had the process that they all look for (the root, bootstrap.cc) ended, its own host would be refused as well."""
+    refused = tries.filter(pl.col("message").str.contains("Connection refused", literal=True))
+    if comms is not None and comms.select(pl.col("completed").any()).collect().item():
+        return refused.clear()
+    seen = nccl_tails.filter(pl.col("host").is_not_null()).group_by("host").agg(seen=pl.struct("pid").n_unique())
+    held = refused.group_by("host").agg(held=pl.struct("pid").n_unique())
+    counted = seen.join(held, on="host", how="left").with_columns(pl.col("held").fill_null(0)).collect()
+    several = pl.col("seen") > 1
+    whole, free = several & (pl.col("held") == pl.col("seen")), several & (pl.col("held") == 0)
+    if not (counted.select(whole.any()).item() and counted.select(free.any()).item() and counted.select((whole | free).all()).item()):
+        return refused.clear()
+    return refused
 
 
 #: Why a connection does not come about, in the words of the system (strerror).

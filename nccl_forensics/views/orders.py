@@ -19,9 +19,9 @@ def reordered(calls: Calls) -> Iterator[tuple[int, list[int], _Place, _Place]]:
     """A rank; the ranks that share both communicators and keep the order; the call that it makes too early, and what the first of those
     calls there.
 
-    Lines of NCCL tell what was enqueued, not what ended. So the step must be the last one of every log, must repeat the one before it on
-    the other ranks, and on this rank too but for the order, in which no communicator has its own calls in another one; and none of them may
-    have been taken down in order.
+    Lines of NCCL tell what was enqueued, not what ended. So the calls from there on must be the last ones of every log, must stand in a
+    step before as the other ranks make them, and on this rank too but for the order, in which no communicator has its own calls in another
+    one; and none of them may have been taken down in order.
     """
     own = (pl.col("domain") == "nccl") & ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
     recent = (
@@ -67,8 +67,7 @@ def _swapped(odd: Sequence[int], usual: Sequence[int], kinds: dict[int, int]) ->
     if len(odd) != len(usual):
         return None
     at = next((n for n, (a, b) in enumerate(zip(odd, usual, strict=True)) if a != b), None)
-    step = _step(usual, kinds)
-    if at is None or step is None or at < len(usual) - step or Counter(odd[at:]) != Counter(usual[at:]):
+    if at is None or Counter(odd[at:]) != Counter(usual[at:]) or not _again(usual, at):
         return None
     for kind in {kinds[call] for call in usual[at:]}:
         if [c for c in odd[at:] if kinds[c] == kind] != [c for c in usual[at:] if kinds[c] == kind]:
@@ -76,9 +75,9 @@ def _swapped(odd: Sequence[int], usual: Sequence[int], kinds: dict[int, int]) ->
     return at
 
 
-def _step(line: Sequence[int], kinds: dict[int, int]) -> int | None:
-    """The length of the shortest end of a line that stands there twice and has calls of more than one communicator."""
-    for step in range(2, len(line) // 2 + 1):
-        if line[-step:] == line[-2 * step : -step] and len({kinds[call] for call in line[-step:]}) > 1:
-            return step
-    return None
+def _again(line: Sequence[int], at: int) -> bool:
+    """Whether the calls from there to the end of a line are no more than one step, or the first part of one: they stand once more before
+    them, and not so close that they hold themselves."""
+    end = line[at:]
+    before = next((n for n in range(at - 1, -1, -1) if line[n : n + len(end)] == end), None)
+    return before is not None and before + len(end) <= at

@@ -324,3 +324,26 @@ def test_who_refuses_after_all_had_met_has_more_likely_ended() -> None:
     slow = GAVE_UP | {"message": str(GAVE_UP["message"]).replace("refused", "timed out")}
     [finding] = connection_failed.check(errors(slow), PEOPLE, None, None, members, known)
     assert finding.confidence == "high"
+
+
+def barred(**refused: list[int]) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """Retries of processes that are refused to the end of their logs, by host, and the ends of the logs of two processes of each of two
+    hosts."""
+    said = RETRIED | {"message": "socketStartConnect: connect returned Connection refused, retrying (33/34) after sleep for 3300 msec"}
+    lines = [said | {"host": host, "pid": pid, "line_no": n} for host, pids in refused.items() for pid in pids for n in (8, 9, 10)]
+    ends = [{"host": host, "pid": pid, "lines": 10, "line_no": 10} for host, pid in (("a", 1), ("a", 2), ("b", 3), ("b", 4))]
+    return errors(*lines), table("nccl_tails", *ends)
+
+
+def test_a_host_that_is_refused_as_a_whole_while_the_other_waits_is_kept_out() -> None:
+    lines, tails = barred(b=[3, 4])
+    [finding] = connection_failed.check(lines, PEOPLE, None, tails)
+    assert (finding.confidence, finding.hosts, finding.ranks) == ("medium", ("b",), ())
+    assert "tried in vain to the end of the log" in finding.summary
+
+
+def test_one_process_or_everybody_that_is_refused_may_look_for_a_peer_that_is_gone() -> None:
+    came_up = comms({"completed": True, "host": "a", "pid": 1})
+    for refused, known in (({"b": [3]}, None), ({"a": [2], "b": [3, 4]}, None), ({"b": [3, 4]}, came_up)):
+        lines, tails = barred(**refused)
+        assert connection_failed.check(lines, PEOPLE, None, tails, known) == []

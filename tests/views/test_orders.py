@@ -16,12 +16,17 @@ USUAL, SWAPPED = ("pair", "world"), ("world", "pair")
 
 
 def logs(
-    last: dict[int, tuple[str, ...]], before: int = 2, after: int = 0, pairs: dict[int, str] = PAIR, done: bool = False
+    last: dict[int, tuple[str, ...]],
+    before: int = 2,
+    after: int = 0,
+    pairs: dict[int, str] = PAIR,
+    done: bool = False,
+    step: tuple[str, ...] = USUAL,
 ) -> pl.LazyFrame:
-    """Steps of all ranks in the usual order, but for one step in which ranks may go another way."""
+    """Steps of all ranks in the usual order, and two calls more in which ranks may go another way."""
     parts = []
     for rank in pairs:
-        calls = [*USUAL * before, *last.get(rank, USUAL), *USUAL * after]
+        calls = [*step * before, *last.get(rank, USUAL), *step * after]
         seen = {"pair": 0, "world": 0}
         for order, which in enumerate(calls):
             group, op = (pairs[rank], "all_gather") if which == "pair" else ("c", "all_reduce")
@@ -51,6 +56,12 @@ def test_the_rank_that_swaps_two_communicators_in_the_last_step_is_named() -> No
         "rank 1 called all_reduce #2 of communicator c before all_gather #2 of communicator c/1/0, rank 0 the other"
     )
     assert finding.title.endswith("the logs end in this step")
+
+
+def test_the_logs_may_end_amid_a_step_as_far_as_its_calls_stand_in_the_one_before() -> None:
+    [row] = found(logs({1: SWAPPED}, before=1, step=(*USUAL, "world", "pair")))
+    assert (row["ranks"], row["others"], row["majority"]) == ([1], [0], True)
+    assert found(logs({1: SWAPPED}, before=1, step=SWAPPED)) == []
 
 
 def test_a_job_that_went_on_or_ended_in_order_bears_another_order() -> None:
