@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
@@ -66,11 +67,15 @@ def wrong_interface(
     if nccl_tails is not None:
         trying = where_reported(still_trying(nccl_errors, nccl_tails), people)
         asked = pl.concat([failed, trying.filter(_astray(nccl_network))], how="diagonal_relaxed")
-    if not asked.height and comms is not None:
-        yield from _same_address(nccl_network, comms)
+    named = nccl_network.filter(pl.col("item").is_in(INTERFACES))
+    if not asked.height:
+        if comms is not None:
+            yield from _same_address(nccl_network, comms)
+        tried = nccl_errors.filter(pl.col("kind") == "connect-retry").head(1).collect().height
+        if not tried and (comms is None or not comms.select(pl.col("completed").any()).collect().item()):
+            yield from _some_looped(named, people)
     if not asked.height or host_ranks is None:
         return
-    named = nccl_network.filter(pl.col("item").is_in(INTERFACES))
     # Releases that never came to a communicator name no rank: their hosts are those that name an interface.
     ranked = host_ranks.select("host").collect()["host"].to_list()
     several = len(set(ranked or named.select("host").collect()["host"].drop_nulls().to_list())) > 1
@@ -163,6 +168,19 @@ def _unreachable(private: pl.DataFrame) -> Finding:
         would_refute=("the peers can reach the quoted address",),
         actions=(Action("change-setting", ranks=ranks, hosts=hosts, command="export NCCL_SOCKET_IFNAME=^lo,docker0", confidence="high"),),
     )
+
+
+def _some_looped(named: pl.LazyFrame, people: pl.LazyFrame) -> Iterator[Finding]:
+    """Hosts that bootstrap over loopback beside others that do not, where no communicator came up: no other host reaches them there. Before
+    2.24 a connection that is refused leaves a line at every thousandth try alone; where tries are told, they say more."""
+    looped = _over_private(named, people).filter(pl.col("address").str.starts_with("127."))
+    elsewhere = named.filter(_BOOTSTRAPS & ~pl.col("address").str.starts_with("127.")).select("host").drop_nulls().collect()["host"]
+    if looped.height and set(elsewhere.to_list()) - set(hosts_of(looped)) and not set(elsewhere.to_list()) & set(hosts_of(looped)):
+        yield replace(
+            _unreachable(looped),
+            summary="No communicator came up: these processes wait for each other at addresses that only their own host knows.",
+            confidence="medium",
+        )
 
 
 def _same_address(nccl_network: pl.LazyFrame, comms: pl.LazyFrame) -> Iterator[Finding]:

@@ -347,3 +347,21 @@ def test_one_process_or_everybody_that_is_refused_may_look_for_a_peer_that_is_go
     for refused, known in (({"b": [3]}, None), ({"a": [2], "b": [3, 4]}, None), ({"b": [3, 4]}, came_up)):
         lines, tails = barred(**refused)
         assert connection_failed.check(lines, PEOPLE, None, tails, known) == []
+
+
+def looped(**addresses: str) -> pl.LazyFrame:
+    """What each host bootstraps over."""
+    named = [
+        {"item": "bootstrap", "name": "lo" if a.startswith("127.") else "eth0", "address": a, "host": h, "pid": p, "source_id": p}
+        for p, (h, a) in enumerate(addresses.items())
+    ]
+    return table("nccl_network", *named)
+
+
+def test_a_host_on_loopback_beside_others_is_named_where_no_communicator_came_up() -> None:
+    both = looped(node1="10.0.0.1<0>", node2="127.0.0.1<0>")
+    [finding] = wrong_interface.check(both, errors(), PEOPLE, TWO_HOSTS, None, None)
+    assert (finding.confidence, finding.hosts) == ("medium", ("node2",))
+    assert wrong_interface.check(both, errors(), PEOPLE, TWO_HOSTS, None, comms({"completed": True})) == []
+    for alike in (looped(node1="127.0.0.1<0>"), looped(node1="10.0.0.1<0>", node2="10.0.0.2<0>")):
+        assert wrong_interface.check(alike, errors(), PEOPLE, TWO_HOSTS, None, None) == []
