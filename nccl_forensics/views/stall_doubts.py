@@ -90,8 +90,9 @@ def _most_of_the_job(case: _Case, rows: _Rows) -> _Rows:
 
 
 def _last_to_one_call(case: _Case, rows: _Rows) -> _Rows:
-    """Several that came last to one call of another group wait there for a member of which nothing is seen, rather than stall at once."""
-    bare = {_rank(r): str(case.found[_rank(r)].get("group_key")) for r in rows if _bare(r)}
+    """Several that came last to one call of another group wait there for a member of which nothing is seen, rather than stall at once. Those
+    of whose open work a GPU has begun nothing wait in none."""
+    bare = {_rank(r): str(case.found[_rank(r)].get("group_key")) for r in rows if _bare(r) and case.kind(r) != "not-begun"}
     if case.scene.progress is None or len(bare) < 2:
         return rows
     level = alike_in_another(case.scene.progress, bare)

@@ -1150,6 +1150,26 @@ def test_where_hosts_were_at_work_when_recorders_were_looked_at_the_job_may_have
     assert frame.select("rank", "cause", "confidence").rows() == [(2, "host-stall", "high")]
 
 
+def test_two_gpus_that_have_begun_nothing_wait_in_no_call_that_both_enqueued_last() -> None:
+    parts = {"pg:a": (0, 1, 2), "pg:b": (3, 4, 5)}
+
+    def told(late: str) -> list[tuple[object, ...]]:
+        calls = [
+            {"domain": "fr", "group_key": key, "rank": r, "seq": seq, "op": "all_reduce", "is_p2p": False, "pending": True, "done": False}
+            | {"state": "started" if key != "pg:all" and r % 3 < 2 else late, "order": seq, "source_id": r}
+            for group, ranks in parts.items()
+            for r in ranks
+            for key, seq in ((group, 6), ("pg:all", 9))
+        ]
+        of_parts = progress({key: dict.fromkeys(ranks, (6, 5)) for key, ranks in parts.items()}).with_columns(last_order=pl.lit(6))
+        of_all = progress({"pg:all": dict.fromkeys(range(6), (9, 8))}).with_columns(last_order=pl.lit(9))
+        reached = pl.concat([of_parts, of_all])
+        return found(blocker(kind="cycle", walked=False), ops=rows(OPERATIONS, *calls), reached=reached)
+
+    assert told("scheduled") == [(2, "gpu-stall", "low", "progress"), (5, "gpu-stall", "low", "progress")]
+    assert "gpu-stall" not in {cause for _, cause, *_ in told("started")}
+
+
 def test_gpus_that_have_not_begun_say_nothing_where_ranks_have_not_finished_the_same() -> None:
     entry = {"domain": "fr", "group_key": "pg:0", "op": "all_reduce", "is_p2p": False, "pending": True, "seq": 6}
     begun = rows(
