@@ -1,8 +1,8 @@
 """Every regular expression that Python's engine runs, and texts made from its own structure that would make a backtracking engine work
 hard.
 
-Patterns that run over columns (grammars' line kinds, Polars' string functions) are not among them: Rust's engine takes linear time by
-design.
+Patterns that run over columns (grammars' line kinds but for short lines, Polars' string functions) are not among them: Rust's engine takes
+linear time by design.
 """
 
 from __future__ import annotations

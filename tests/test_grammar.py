@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from nccl_forensics.grammar.lines import Extraction, Grammar, GrammarError, load
 from nccl_forensics.resources import grammars_folder
 from tests.corpus import ROOT, corpus
+from tests.growth import growth
 
 _DEMO = r"""
 start: call | list | either | named
@@ -91,6 +92,11 @@ def test_few_rows_and_many_rows_give_the_same() -> None:
     few, many = demo().extract(pl.Series(one)), demo().extract(pl.Series(one * 100))
     assert many.kind.to_list() == few.kind.to_list() * 100
     assert [columns_of(many, row) for row in (297, 298)] == [columns_of(few, row) for row in (0, 1)]
+
+
+def test_one_long_line_takes_no_longer_than_it_is_long() -> None:
+    lines = load("collect_env")  # a version of digits and of letters and digits behind them, which are told apart in every way
+    assert growth(lambda size: lines.extract(pl.Series([f"Python version: 0.0.{'0' * size}\x01"])), 4000) < 8
 
 
 def test_an_earlier_kind_is_tried_first_and_a_later_one_takes_what_it_leaves() -> None:

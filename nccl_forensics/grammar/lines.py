@@ -46,6 +46,8 @@ HEAD = 64
 _FEW = 8
 #: Up to so many rows go through Python's engine instead of a column operation.
 _SMALL = 64
+#: Characters up to which a text goes through Python's engine, whose time may grow with the square of them. That of columns is linear.
+_SHORT = 1000
 _BLANKS = " \t\r"
 
 _GROUP = re.compile(r"\(\?P<([a-z0-9_]+)>")
@@ -287,7 +289,7 @@ def _made(name: str, text: str) -> tuple[LineKind, ...]:
 def _take(kind: LineKind, text: pl.Series, rows: pl.Series, found: dict[str, list[pl.DataFrame]]) -> pl.Series:
     """Move the rows that match from ``rows`` to ``found``; returns those that do not."""
     own = text if rows.len() == text.len() else text.gather(rows)
-    if rows.len() <= _SMALL:
+    if rows.len() <= _SMALL and int(str(own.str.len_chars().max() or 0)) <= _SHORT:
         return _take_small(kind, own.to_list(), rows.to_list(), found)
     if kind.columns:
         frame = own.str.extract_groups(kind.pattern).struct.unnest().with_columns(rows.alias("row"))
