@@ -17,7 +17,6 @@ On bare metal boot with iommu=pt (or the IOMMU off) and turn ACS off on the PCIe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
 import polars as pl
 
@@ -26,6 +25,7 @@ from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding, given, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, people, place, untimely_finding
+from nccl_forensics.rules.common.thresholds import BESIDE_S, ZONES_H, AroundHours, NearSeconds
 
 
 @rule(
@@ -43,8 +43,8 @@ def dma_blocked(
     job_times: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
     *,
-    window_h: Annotated[float, "hours around the job within which lines without a time zone are judged"] = 14.0,
-    near_s: Annotated[float, "seconds around the job within which a line counts as one of its time"] = 900.0,
+    window_h: AroundHours = ZONES_H,
+    near_s: NearSeconds = BESIDE_S,
 ) -> Iterator[Finding]:
     """One finding per host and device; certain only for a GPU of a rank in the time of a job that failed."""
     who = people(processes)

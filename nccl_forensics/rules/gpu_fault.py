@@ -50,6 +50,7 @@ from nccl_forensics.rules.common.hosts import (
     untimely_finding,
     with_placements,
 )
+from nccl_forensics.rules.common.thresholds import ZONES_H, AroundHours
 from nccl_forensics.rules.common.ties import Job as TiedJob
 from nccl_forensics.rules.common.ties import Tie, closest, job_of, tied
 from nccl_forensics.words import first_label, ranks_words
@@ -91,7 +92,7 @@ def gpu_fault(
     stalls: pl.LazyFrame | None,
     job_signs: pl.LazyFrame | None = None,
     *,
-    window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
+    window_h: AroundHours = ZONES_H,
     retired_pages: Annotated[int, "retired pages from which a GPU counts as worn out"] = RETIRED_PAGES_LIMIT,
     corrected_dram: Annotated[int, "corrected memory errors from which a GPU is watched"] = CORRECTED_DRAM_LIMIT,
     corrected_sram: Annotated[int, "corrected cache errors from which a GPU is watched"] = CORRECTED_SRAM_LIMIT,

@@ -27,6 +27,7 @@ from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, place
+from nccl_forensics.rules.common.thresholds import BESIDE_S, ZONES_H, AroundHours, NearSeconds
 from nccl_forensics.rules.common.ties import job_of
 
 #: Modules whose absence costs a path, with what they are for.
@@ -240,8 +241,8 @@ def driver_refused(
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
     *,
-    window_h: Annotated[float, "hours around the job within which lines without a time zone are judged"] = 14.0,
-    near_s: Annotated[float, "seconds around the job within which a line counts as one of its time"] = 900.0,
+    window_h: AroundHours = ZONES_H,
+    near_s: NearSeconds = BESIDE_S,
 ) -> Iterator[Finding]:
     """The kernel's NVIDIA driver refused a library of another release: such a process gets no GPU. One finding per host."""
     rows = located(kernel_events.filter(pl.col("kind") == "api-mismatch"), source_hosts).sort("source_id", "line_no")

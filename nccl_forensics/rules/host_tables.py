@@ -18,7 +18,6 @@ Raise the named limit (sysctl) on all hosts of the job, and start again; the com
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
 import polars as pl
 
@@ -27,6 +26,7 @@ from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, place, untimely_finding
+from nccl_forensics.rules.common.thresholds import BESIDE_S, ZONES_H, AroundHours, NearSeconds
 
 #: What the kernel says, its cause, what it does, and what to set (Linux Documentation/networking/nf_conntrack-sysctl, ip-sysctl,
 #: sysctl/fs).
@@ -76,8 +76,8 @@ def host_tables_full(
     job_times: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
     *,
-    window_h: Annotated[float, "hours around the job within which lines without a time zone are judged"] = 14.0,
-    near_s: Annotated[float, "seconds around the job within which a line counts as one of its time"] = 900.0,
+    window_h: AroundHours = ZONES_H,
+    near_s: NearSeconds = BESIDE_S,
 ) -> Iterator[Finding]:
     """One finding per host and table. In the time of a job that failed it stops; without times it is a loss that may."""
     rows = located(kernel_events.filter(pl.col("kind").is_in(["tcp", "limit"])), source_hosts).sort("source_id", "line_no")

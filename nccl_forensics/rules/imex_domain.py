@@ -18,7 +18,6 @@ systemctl status nvidia-imex on the named nodes; compare /etc/nvidia-imex/nodes_
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
 import polars as pl
 
@@ -26,6 +25,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding, Severity, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, timely
+from nccl_forensics.rules.common.thresholds import ZONES_H, AroundHours
 from nccl_forensics.words import first_label
 
 _MISMATCH = r"(?:version|node-map)-mismatch"
@@ -39,7 +39,7 @@ def imex_domain(
     source_hosts: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
     *,
-    window_h: Annotated[float, "hours around the job within which the daemon's log is judged: the widest difference of zones"] = 14.0,
+    window_h: AroundHours = ZONES_H,
 ) -> Iterator[Finding]:
     """One finding per listing with trouble, then one per host whose log tells of lost connections."""
     jobs = _hosts(processes)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
 
 import polars as pl
 
@@ -30,6 +29,7 @@ from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, place, untimely_finding
+from nccl_forensics.rules.common.thresholds import BESIDE_S, ZONES_H, AroundHours, NearSeconds
 
 _JUDGED = ("nic-health", "nic-link", "carrier", "nic-module", "nic-reset", "bond-down", "nic-heat", "nic-start-failed")
 #: Interfaces that containers and virtual machines come and go with; no cable ends there.
@@ -78,8 +78,8 @@ def nic_events(
     job_times: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
     *,
-    window_h: Annotated[float, "hours around the job within which events without a time zone are judged"] = 14.0,
-    near_s: Annotated[float, "seconds around the job within which an event counts as one of its time"] = 900.0,
+    window_h: AroundHours = ZONES_H,
+    near_s: NearSeconds = BESIDE_S,
 ) -> Iterator[Finding]:
     """One finding per host, card and kind. What happened at another time than the job is named and not judged."""
     rows = located(kernel_events.filter(pl.col("kind").is_in(_JUDGED)), source_hosts).sort("source_id", "line_no")

@@ -40,6 +40,7 @@ from nccl_forensics.rules.common.hosts import (
     untimely_finding,
     while_it_stood,
 )
+from nccl_forensics.rules.common.thresholds import ZONES_H, AroundHours
 from nccl_forensics.rules.common.ties import Job, job_of, tied
 
 _WORDS: dict[str, tuple[str, Severity, Confidence]] = {
@@ -77,7 +78,7 @@ def node_failed(
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
     *,
-    window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
+    window_h: AroundHours = ZONES_H,
     stop_s: Annotated[
         float, "seconds around the begin of the call that timed out within which an event counts as what stopped the job"
     ] = 120.0,

@@ -31,6 +31,7 @@ from nccl_forensics.facts.xid import nvlink5_needs_reset, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, given, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, place, timely, untimely_finding, with_placements
+from nccl_forensics.rules.common.thresholds import ZONES_H, AroundHours
 from nccl_forensics.rules.common.ties import Job, job_of, tied
 
 #: Counters that grow only on a bad link, across driver branches. FEC bucket 0 and raw lane counters are non-zero on healthy links.
@@ -63,7 +64,7 @@ def nvlink_fault(
     failures: pl.LazyFrame | None = None,
     gpus: pl.LazyFrame | None = None,
     *,
-    window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
+    window_h: AroundHours = ZONES_H,
     after_off_bus_s: Annotated[float, "seconds after an Xid 79 within which a switch's link goes down as its consequence"] = 60.0,
     replay_factor: Annotated[float, "times the median of the other links at which replay or CRC counters stand out"] = 100.0,
     replay_least: Annotated[float, "replay or CRC errors below which a link is never named"] = 1000.0,

@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated
 
 import polars as pl
 
@@ -28,6 +27,7 @@ from nccl_forensics.evidence import cite, words_of_exception
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, given, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
+from nccl_forensics.rules.common.thresholds import ZONES_H, AroundHours
 from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
 from nccl_forensics.views.raised import lived_on
 from nccl_forensics.views.tasks import rank_of_task
@@ -85,7 +85,7 @@ def out_of_memory(
     failures: pl.LazyFrame | None = None,
     scheduler_jobs: pl.LazyFrame | None = None,
     *,
-    window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
+    window_h: AroundHours = ZONES_H,
 ) -> Iterator[Finding]:
     """Kills by the kernel first, then what Kubernetes says of its pods, then ranks that say so themselves."""
     who = people(processes)

@@ -41,6 +41,7 @@ from nccl_forensics.rules.common.endings import (
 from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.rules.common.hosts import located, near_job, people
 from nccl_forensics.rules.common.stalls import stall_findings
+from nccl_forensics.rules.common.thresholds import BESIDE_S, ZONES_H, AroundHours, NearSeconds
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.words import first_label, ranks_words
 
@@ -253,8 +254,8 @@ def crash_in_kernel_log(
     job_times: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
     *,
-    window_h: Annotated[float, "hours around the job within which lines without a time zone are judged"] = 14.0,
-    near_s: Annotated[float, "seconds around the job within which a line counts as one of its time"] = 900.0,
+    window_h: AroundHours = ZONES_H,
+    near_s: NearSeconds = BESIDE_S,
     alike: Annotated[int, "processes of a host from which on crashes in one library are a fault of software"] = 3,
 ) -> Iterator[Finding]:
     """Segmentation faults in the kernel's log of processes that train, where no rank is known to be that process and none is known to have
