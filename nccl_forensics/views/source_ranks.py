@@ -13,6 +13,7 @@ from nccl_forensics.frames import typed
 from nccl_forensics.values.claims import CONTENT, NUMBER, PREFIX, WORD, Claim, settle
 from nccl_forensics.values.ranklist import MOST_RANKS, unfold
 from nccl_forensics.views import view
+from nccl_forensics.views.matching import of_nccl
 from nccl_forensics.views.odd_dumps import odd_dump
 from nccl_forensics.views.pids import Pids
 from nccl_forensics.words import first_label
@@ -71,9 +72,12 @@ def source_ranks(
             claims[source].append((CONTENT, min(left), "the one rank that is in all of its groups"))
     recorded = set(dumps["source_id"])
     no_ranks = _contradicted(claims, common, hints)
+    of_hosts = _numbered_by_host(fr_dumps, hints, job_size(fr_groups)) if fr_dumps is not None and fr_groups is not None else set()
     attempts = _by_attempt(claims, hints, processes)
     for source, rank, strength, stem in hints.select("source_id", "path_rank", "path_strength", "stem").iter_rows():
-        if rank is not None and source not in attempts and (strength == WORD or (source in recorded and stem not in no_ranks)):
+        if rank is None or source in attempts or (source in recorded and stem in of_hosts):
+            continue
+        if strength == WORD or (source in recorded and stem not in no_ranks):
             claims[source].append((strength, rank, "file name"))
     if fr_dumps is not None and fr_groups is not None:
         unknown = {dump for dump in recorded if not claims.get(dump)}
@@ -153,6 +157,27 @@ def _contradicted(claims: _Claims, common: Mapping[int, frozenset[int]], hints: 
         if number not in common.get(source, {number}) or (told.strength == CONTENT and told.rank not in (None, number)):
             found.add(stem)
     return found
+
+
+def _numbered_by_host(fr_dumps: pl.LazyFrame, hints: pl.DataFrame, size: int) -> set[str]:
+    """Stems of names whose numbers count the processes of one host: where names that are alike but for their folder bear one number, the
+    files are of two processes at one time, and all of them are no more than the job has ranks (two jobs that run at once have more).
+
+    Dumps that begin with the same record at different times are of two processes, or of one rank that was started again: these do not
+    overlap. gloo's recorder lies beside NCCL's in one process, so that only dumps of NCCL are compared.
+    """
+    spans = fr_dumps.filter(of_nccl() & pl.col("first_record_id").is_not_null())
+    spans = spans.select("source_id", "encoding", "first_record_id", "first_created_ns", "last_created_ns")
+    named = hints.lazy().filter(pl.col("path_rank").is_not_null())
+    named = named.select("source_id", "stem", number="path_rank", name=pl.col("stem").str.split("/").list.last())
+    dumps = spans.join(named, on="source_id")
+    pairs = dumps.join(dumps, on=["encoding", "first_record_id", "number", "name"], suffix="_2").filter(
+        pl.col("stem") != pl.col("stem_2"),
+        pl.col("first_created_ns") != pl.col("first_created_ns_2"),
+        pl.max_horizontal("first_created_ns", "first_created_ns_2") < pl.min_horizontal("last_created_ns", "last_created_ns_2"),
+    )
+    found = pairs.select("source_id", "stem").unique().collect()
+    return set(found["stem"].to_list()) if found["source_id"].n_unique() <= size else set()
 
 
 def _common(fr_groups: pl.LazyFrame) -> dict[int, frozenset[int]]:

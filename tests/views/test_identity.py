@@ -613,3 +613,28 @@ def test_a_process_in_a_pod_is_of_the_machine_that_the_pod_ran_on() -> None:
     exits = table("worker_exits", *({"kind": "failed", "host": f"a-worker-{n}", "pid": 10 + n} for n in range(2)))
     found = processes(sources("a"), path_hints(sources("a")), None, None, exits, *[None] * 7, table_of_pods).collect()
     assert sorted(found.select("host", "node").rows()) == [("a-worker-0", "gpu-7"), ("a-worker-1", None)]
+
+
+def by_folder(*dumps: tuple[str, int, int], size: int) -> list[int | None]:
+    """The ranks of NCCL's dumps, given as (path, seconds of their first and last entry) of a job of so many ranks."""
+    spans = [
+        {"source_id": n, "encoding": "pickle", "version_major": 2, "version_minor": 4, "first_record_id": 40}
+        | {"first_created_ns": begin * 10**9, "last_created_ns": end * 10**9}
+        for n, (_, begin, end) in enumerate(dumps)
+    ]
+    known = [{"source_id": n, "pg_name": "0", "ranks": f"0-{size - 1}"} for n in range(len(dumps))]
+    found = writers(sources(*(path for path, _, _ in dumps)), fr_dumps=table("fr_dumps", *spans), fr_groups=table("fr_groups", *known))
+    return [found[n]["rank"] if n in found else None for n in range(len(dumps))]
+
+
+@pytest.mark.parametrize("name", ["dump_{}", "nccl_trace_rank_{}"])
+def test_dumps_that_each_host_numbers_from_its_first_are_of_no_rank_by_their_name(name: str) -> None:
+    apart = [(f"{host}/{name.format(n)}", late + n, 90 + n) for late, host in ((1, "node0"), (5, "node1")) for n in (0, 1)]
+    assert by_folder(*apart, size=4) == [None] * 4
+
+
+def test_looks_at_one_job_and_jobs_that_run_at_once_keep_the_ranks_of_their_names() -> None:
+    twice = [(f"{look}/dump_{n}", 1 + n, end) for look, end in (("first", 80), ("second", 90)) for n in (0, 1)]
+    again = [(f"{start}/dump_{n}", begin + n, end) for start, begin, end in (("a", 1, 40), ("b", 60, 90)) for n in (0, 1)]
+    beside = [(f"{job}/dump_{n}", begin + n, 90) for job, begin in (("actor", 1), ("learner", 5)) for n in (0, 1)]
+    assert [by_folder(*twice, size=4), by_folder(*again, size=4), by_folder(*beside, size=2)] == [[0, 1, 0, 1]] * 3
