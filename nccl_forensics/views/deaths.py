@@ -14,7 +14,16 @@ from nccl_forensics.frames import has_rows, ranks_in, typed, values_in
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.damage import cut_off
 from nccl_forensics.views import view
-from nccl_forensics.views.ended_before import PEER_GONE, first_to_go, gone_before, left, lost_a_peer, not_stopped, unlisted_task
+from nccl_forensics.views.ended_before import (
+    PEER_GONE,
+    first_to_go,
+    gone_before,
+    left,
+    lost_a_peer,
+    not_stopped,
+    unlisted_task,
+    without_a_dump,
+)
 from nccl_forensics.views.failed_alike import GOT_OVER, ended_by, exit_is_all, forgive_alike, one_of_those, words_of
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
@@ -130,6 +139,7 @@ def endings(
     nccl_errors: pl.LazyFrame | None = None,
     last_calls: pl.LazyFrame | None = None,
     done: pl.LazyFrame | None = None,
+    groups: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver,
     usage, out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal,
@@ -196,7 +206,10 @@ def endings(
         if not before and progress is not None:
             before = gone_before(worker_exits, progress, rows_out)
         rows_out += [dict.fromkeys(DEATHS) | row for row in before]
-    first = first_to_go({*ranks_of_source.values(), *roster.where}, progress, rows_out)
+    told = {*ranks_of_source.values(), *roster.where}
+    if exits is not None:
+        without_a_dump(told, exits, progress, groups, rows_out)
+    first = first_to_go(told, progress, rows_out)
     rows_out += [dict.fromkeys(DEATHS) | row for row in first]
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
 

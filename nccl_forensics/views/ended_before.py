@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection
 
 import polars as pl
 
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, ranks_in
+from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views.pids import Pids
 
 #: What a process says whose peer ended.
@@ -180,6 +181,28 @@ def first_to_go(told: Collection[int], progress: pl.LazyFrame | None, endings: l
     why = "all others ended as a peer of theirs had gone, and of this one alone no line tells how it ended: it went first"
     place = {k: first[k] for k in ("source_id", "line_no", "end_line", "exc_source_id", "exc_line_no")}
     return [place | {"rank": rank, "own": True, "kind": "vanished", "why": why}]
+
+
+def without_a_dump(
+    told: Collection[int],
+    worker_exits: pl.DataFrame,
+    progress: pl.LazyFrame | None,
+    groups: pl.LazyFrame | None,
+    endings: list[dict[str, object]],
+) -> None:
+    """Gives the one process of unknown rank that ended by itself the rank of the one dump that is missing: a recorder is written by processes
+    that live when a wait has lasted too long. Nothing else may tell of that rank (``told``), and it is no less than the local rank that the
+    launcher says."""
+    own = [row for row in endings if row["own"]]
+    if len(own) != 1 or own[0]["rank"] is not None or progress is None or groups is None:
+        return
+    recorded = ranks_in(progress, pl.col("domain") == "fr")
+    greatest = groups.filter(pl.col("domain") == "fr").select(pl.col("members").list.max().max()).collect().item()
+    missing = set(range(int(greatest) + 1)) - recorded if greatest is not None and greatest < MOST_RANKS else set()
+    line = worker_exits.filter((pl.col("source_id") == own[0]["source_id"]) & (pl.col("line_no") == own[0]["line_no"]))
+    least = max(line["local_rank"].drop_nulls().to_list(), default=0)
+    if len(missing) == 1 and len(recorded) >= _LOST and not missing & {*told} and min(missing) >= least:
+        own[0].update(rank=missing.pop(), why=f"{own[0]['why']}; all other ranks lived to write what their recorders hold")
 
 
 def _left_over(known: Collection[int], others: list[dict[str, object]]) -> int | None:

@@ -10,6 +10,7 @@ from nccl_forensics.views.deaths import endings
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.matching import PROGRESS
+from nccl_forensics.views.process_groups import GROUPS
 from nccl_forensics.views.raised import raised as raised_by
 from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
 from tests.rules.host_frames import table
@@ -40,9 +41,10 @@ def ended(
     errors: pl.LazyFrame | None = None,
     looks: pl.LazyFrame | None = None,
     done: pl.LazyFrame | None = None,
+    groups: pl.LazyFrame | None = None,
 ) -> list[dict[str, object]]:
     told = raised_by(table("exceptions", *exceptions), processes, sources, None, comms, exits) if exceptions else None
-    found = endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress, notes, errors, looks, done)
+    found = endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress, notes, errors, looks, done, groups)
     return found.collect().to_dicts()
 
 
@@ -954,3 +956,25 @@ def test_one_rank_tells_of_all_whose_part_of_a_checkpoint_failed() -> None:
         (0, True, "CheckpointException"),
         (2, True, "CheckpointException"),
     ]
+
+
+def killed_beside_dumps(*recorded: int, local: int, size: int = 8, **more: object) -> list[tuple[object, object]]:
+    """Rank and kind of what ended, where a launcher says that a local rank was killed and these ranks left dumps of a job of that size."""
+    killed = table("worker_exits", {"kind": "failed", "local_rank": local, "pid": 71, "exit_code": -9, "line_no": 30} | more)
+    job = rows(GROUPS, {"domain": "fr", "group_key": "0", "members": list(range(size)), "size": size})
+    stands = progress({"0": dict.fromkeys(recorded, (9, 8))})
+    return [(e["rank"], e["kind"]) for e in ended(killed, progress=stands, groups=job)]
+
+
+def test_a_killed_process_of_unknown_rank_is_the_one_rank_that_left_no_dump() -> None:
+    assert killed_beside_dumps(0, 1, 2, 3, 4, 6, 7, local=1) == [(5, "killed")]
+    assert killed_beside_dumps(0, 1, 2, 3, 4, 5, 6, local=3) == [(7, "killed")], "how many there are the groups tell"
+
+
+def test_a_killed_process_stays_nameless_where_dumps_do_not_leave_one_rank_that_it_can_have() -> None:
+    told = [
+        killed_beside_dumps(0, 1, 2, 3, 4, 6, local=1),
+        killed_beside_dumps(*range(8), local=1),
+        killed_beside_dumps(0, 1, 3, 4, 5, 6, 7, local=5),
+    ]
+    assert told == [[(None, "killed")]] * 3
