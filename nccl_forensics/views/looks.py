@@ -26,10 +26,10 @@ _NOTICED = ("time_started_ns", "time_completed_ns")
 
 def in_flight_for_longer() -> pl.Expr:
     """Of rows of ``looks``: whether what was open had been so for far longer than any operation before: of its own rank, or, where its ring
-    holds few that ended, of any rank."""
+    holds few that ended and another's enough, of any rank."""
     age, longest, finished = pl.col("age_ms"), pl.col("longest_ms"), pl.col("finished")
     own = (age >= _LONGER * longest) & (finished >= _USED)
-    of_any = (age >= _LONGER * longest.max()) & (finished.sum() >= _USED)
+    of_any = (age >= _LONGER * longest.max()) & (finished.max() >= _USED)
     return (age >= _LONG_MS) & (own.fill_null(value=False) | of_any)
 
 

@@ -83,11 +83,11 @@ def test_what_is_open_for_less_than_a_minute_and_than_any_timeout_was_not_asked_
 
 
 def test_a_ring_that_holds_few_that_ended_is_judged_by_those_of_all_ranks() -> None:
-    def stands(*others: float, finished: int = 5) -> list[int]:
+    def stands(*others: float, finished: int = 9) -> list[int]:
         full = {"rank": 0, "age_ms": 180_000.0, "longest_ms": 90.0, "finished": 2}
         known = ({"rank": r, "age_ms": 200_000.0, "longest_ms": ms, "finished": finished} for r, ms in enumerate(others, 1))
         return standing(rows(LOOKS, full, *known)).collect()["rank"].to_list()
 
     assert stands(90.0, 70.0) == [0, 1, 2]
-    assert stands(90.0, 70.0, finished=2) == [], "too few ended on all of them"
+    assert stands(90.0, 70.0, finished=5) == [], "too few ended on each of them"
     assert stands(90.0, 170_000.0) == [], "one of them took as long before"
