@@ -93,4 +93,4 @@ def engine_for(size: int) -> Iterator[None]:
         yield
 
 
-__all__ = ["engine_for", "has_rows", "taken_for_packed", "text_of", "typed"]
+__all__ = ["engine_for", "has_rows", "ranks_in", "taken_for_packed", "text_of", "typed", "values_in"]

@@ -71,8 +71,7 @@ def wrong_interface(
     if not asked.height:
         if comms is not None:
             yield from _same_address(nccl_network, comms)
-        tried = nccl_errors.filter(pl.col("kind") == "connect-retry").head(1).collect().height
-        if not tried and (comms is None or not comms.select(pl.col("completed").any()).collect().item()):
+        if not has_rows(nccl_errors, pl.col("kind") == "connect-retry") and not has_rows(comms, pl.col("completed")):
             yield from _some_looped(named, people)
     if not asked.height or host_ranks is None:
         return
@@ -391,7 +390,7 @@ def _barred(tries: pl.LazyFrame, nccl_tails: pl.LazyFrame, comms: pl.LazyFrame |
     """Retries of whole hosts that are refused to the end while no communicator ever came up, where another host has processes that all wait
     and none that is refused: had the process that they all look for (the root, bootstrap.cc) ended, its own host would be refused as well."""
     refused = tries.filter(pl.col("message").str.contains("Connection refused", literal=True))
-    if comms is not None and comms.select(pl.col("completed").any()).collect().item():
+    if has_rows(comms, pl.col("completed")):
         return refused.clear()
     seen = nccl_tails.filter(pl.col("host").is_not_null()).group_by("host").agg(seen=pl.struct("pid").n_unique())
     held = refused.group_by("host").agg(held=pl.struct("pid").n_unique())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import typed, values_in
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label, ranks_words
 
@@ -84,10 +84,7 @@ def lost_hosts(
 
 def _looked_at(source_hosts: pl.LazyFrame | None) -> set[str]:
     """Hosts of which there is evidence."""
-    if source_hosts is None:
-        return set()
-    hosts = source_hosts.select(pl.col("host").drop_nulls().unique()).collect()["host"].to_list()
-    return {name for h in hosts if (name := first_label(h))}
+    return {name for h in values_in(source_hosts, "host") if (name := first_label(h))}
 
 
 def addresses(nccl_network: pl.LazyFrame | None) -> list[tuple[str, str]]:
@@ -115,9 +112,7 @@ def nodes_lost(worker_exits: pl.LazyFrame | None, scheduler_nodes: pl.LazyFrame 
 
 def pods_unready(pod_events: pl.LazyFrame | None) -> set[str]:
     """Pods of which Kubernetes says that their node is not ready: it no longer hears from it."""
-    if pod_events is None:
-        return set()
-    told = pod_events.filter(pl.col("reason") == "NodeNotReady").select("object").collect()["object"].drop_nulls().to_list()
+    told = values_in(pod_events, "object", pl.col("reason") == "NodeNotReady")
     return {str(thing).partition("/")[2] for thing in told if str(thing).lower().startswith("pod/")}
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import polars as pl
 
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.wait_edges import Edge, edge, members_of
 
@@ -156,7 +157,7 @@ def pair_edges(
 def _begin_open(left: pl.LazyFrame, cut: Mapping[int, int]) -> set[int]:
     """Ranks whose rings are cut and begin with an entry that is known to be open."""
     oldest = pl.col("order") == pl.col("rank").replace_strict(cut, default=None, return_dtype=pl.Int64())
-    return set(left.filter(oldest & pl.col("pending")).select("rank").unique().collect()["rank"].to_list())
+    return ranks_in(left, oldest, pl.col("pending"))
 
 
 def _over(calls: Calls, halves: list[_Half]) -> set[tuple[object, int, str, int]]:

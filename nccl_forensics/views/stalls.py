@@ -169,8 +169,10 @@ def stalls(
     tail = tails(calls, found) if calls is not None else {}
     if unpaired is not None:
         tail |= dict.fromkeys(held(unpaired, calls), "held")
-    for rank in [r for r, row in found.items() if row["kind"] == "unseen"]:
-        found[rank] = found[rank] | {"alone_unrecorded": _alone_unrecorded(scene, dumps, written) == rank}
+    if unseen := [r for r, row in found.items() if row["kind"] == "unseen"]:
+        alone = _alone_unrecorded(scene, dumps, written)
+        for rank in unseen:
+            found[rank] = found[rank] | {"alone_unrecorded": rank == alone}
     rows = doubted(scene, found, _with_causes(scene, found, tail), tail, written)
     return pl.DataFrame(rows, schema=STALLS, infer_schema_length=None).lazy()
 
@@ -178,10 +180,7 @@ def stalls(
 def _alone_unrecorded(scene: Scene, dumps: pl.LazyFrame | None, written: set[int]) -> int | None:
     """The one rank of the job of which there is no file, where NCCL's recorders are there of all the others, several: gloo's write nothing
     by themselves."""
-    if dumps is None:
-        return None
-    chosen = dumps.filter((pl.col("use") == "chosen") & of_nccl() & pl.col("rank").is_not_null())
-    recorded = set(chosen.select("rank").collect()["rank"].to_list())
+    recorded = ranks_in(dumps, pl.col("use") == "chosen", of_nccl())
     rest = scene.job() - recorded
     return rest.pop() if len(rest) == 1 < len(recorded) and rest.isdisjoint(written | scene.stacks.keys()) else None
 
