@@ -39,6 +39,10 @@ def collectives(columns: Columns, activity: Activity) -> pl.DataFrame:
         exposed_ns=pl.col("end") - pl.col("start") - activity.compute.inside(frame["start"], frame["end"]),
         launched=pl.coalesce("launch_ns", "start"),
     )
+    if activity.kind != "gpu":
+        # Between two operators runs what the trace does not show, so that only one long stretch is a wait.
+        free = activity.compute.longest_free(frame["start"], frame["end"])
+        frame = frame.with_columns(stretch_ns=free["length"], stretch_at_ns=free["at"] - frame["start"])
     frame = frame.sort("launched").join_asof(
         activity.steps.select("step", launched="start", until="end"), on="launched", strategy="backward"
     )

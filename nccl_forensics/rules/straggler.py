@@ -21,7 +21,7 @@ that.
 A rank that alone of its group works with others outside of it (a trainer among those that generate) may be meant to come last: nothing is
 said of that group.
 
-A rank that is late in the traced steps only, while recorders of the whole run show that little was lost to it, is not named.
+A rank that is late to what the others wait for only behind their own work, as traces show, is not named either. A rank that is late in the traced steps only, while recorders of the whole run show that little was lost to it, is not named.
 
 ## What would refute it
 Every rank of that host trails alike: then look at the host's clock first. Its enqueue is late because it waited for another group.
@@ -59,6 +59,7 @@ def straggler(
     thread_states: pl.LazyFrame | None = None,
     trace_measures: pl.LazyFrame | None = None,
     bridges: pl.LazyFrame | None = None,
+    trace_lag: pl.LazyFrame | None = None,
     *,
     late_at_least: Annotated[int, "collectives that a rank must come last to, by 50 ms or more"] = 5,
     lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
@@ -86,6 +87,7 @@ def straggler(
     if lag is not None and bridges is not None:
         lag = _comparable(lag, bridges)
     late = list(_enqueued(lag, late_at_least, lost_share, time_share, at_least, late_chance)) if lag is not None else []
+    late = [f for f in late if not _awaited_by_nobody(trace_lag, f, time_share)]
     found = [f for f in late if f.severity != "warning"]
     own = own_time.collect() if own_time is not None else None
     if own is not None:
@@ -155,6 +157,16 @@ def _only_in_the_window(lag: pl.LazyFrame, rank: int, traced: int, time_share: f
     known = lag.filter((pl.col("rank") == rank) & (pl.col("members") > 2)).collect()
     longest = known.filter(pl.col("collectives") >= _WHOLE_RUN * traced)
     return longest.height > 0 and not (known["lost_ms"] >= time_share * known["span_ms"]).any()
+
+
+def _awaited_by_nobody(trace_lag: pl.LazyFrame | None, late: Finding, time_share: float) -> bool:
+    """Whether traces show the rank to come as late, and that the others compute meanwhile: who began once later than they do is late to all
+    that is enqueued before the work of a step and waited for behind it, and costs them nothing."""
+    if trace_lag is None:
+        return False
+    usual = max(_LATE_MS, _HALF * float(str(late.metrics["median_ms"])))
+    alike = trace_lag.filter((pl.col("rank") == late.ranks[0]) & (pl.col("median_ms") >= usual)).collect()
+    return alike.height > 0 and bool((alike["lost_ms"] < time_share * alike["window_ms"]).all())
 
 
 #: So few collectives, or late arrivals, that a rank may be late to nearly all of them by chance are told, and prove nothing.

@@ -110,6 +110,8 @@ TABLES: tuple[Table, ...] = (
             "named_algorithm": (S, "as the kernel's name says; not what ran"),
             "named_protocol": (S, "as the kernel's name says; not what ran"),
             "exposed_ns": (I64, "of its time, while nothing computes"),
+            "stretch_ns": (I64, "CPU traces: the longest time in it in which nothing computes"),
+            "stretch_at_ns": (I64, "begin of that, since its own begin"),
             "since_ns": (I64, "since the end of the collective before it in this trace; for the first, since the trace began"),
             "since_compute_ns": (I64, "of that, the device (CPU traces: operators) computes"),
             "since_memcpy_ns": (I64, "of that, the device only copies"),

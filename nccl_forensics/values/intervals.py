@@ -66,6 +66,21 @@ class Cover:
         """How much of each window is covered; windows may overlap each other."""
         return self.until(ends) - self.until(starts)
 
+    def longest_free(self, starts: pl.Series, ends: pl.Series) -> pl.DataFrame:
+        """Of each window the longest stretch that is not covered: ``at``, where it begins, and ``length``; the window's begin and 0 where
+        there is none."""
+        latest = pl.Series([-_EARLIEST], dtype=pl.Int64)
+        opens, closes = self.ends, pl.concat([self.starts[1:], latest])
+        first = closes.search_sorted(starts, side="right")
+        last = opens.search_sorted(ends, side="left")
+        found = []
+        for start, end, a, b in zip(starts, ends, first, last, strict=True):
+            begins = opens[a:b].clip(start)
+            lengths = closes[a:b].clip(upper_bound=end) - begins
+            best = lengths.arg_max()
+            found.append((start, 0) if best is None else (begins[best], lengths[best]))
+        return pl.DataFrame(found, schema={"at": pl.Int64, "length": pl.Int64}, orient="row")
+
 
 def spans(frame: pl.DataFrame, start: str = "start_ns", duration: str = "duration_ns") -> pl.DataFrame:
     """The intervals of a frame that keeps a start and a duration."""

@@ -109,7 +109,7 @@ def _all_recorded(groups: pl.LazyFrame, seen: set[int]) -> bool:
 @view(rows="ranks")
 def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -> pl.LazyFrame:
     """The same of profiler traces, by durations alone and so without any clock: ``own_ms`` is the time in which no collective of the rank
-    is under way, ``span_ms`` runs from its first collective to its last; where steps are marked, which all ranks begin together, from
+    is under way, or (CPU traces) it computes meanwhile, ``span_ms`` runs from its first collective to its last; where steps are marked, which all ranks begin together, from
     there. Cites the collective before which it was longest. ``gaps_ms``: the longest of each step, where all ranks marked the same ones.
 
     Two are compared here, as no clock is needed. Empty unless every rank of the job left a trace with as many collectives of each kind,
@@ -126,8 +126,15 @@ def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -
         return pl.LazyFrame(schema=OWN_TIME)
     first = pl.col("ordinal") == pl.col("ordinal").min().over("rank")
     since = pl.when(first & pl.col("step").is_null()).then(0).otherwise(pl.col("since_ns"))
+    # Who computes while one is under way waits in it for no longer than in the longest stretch that shows nothing.
+    end = pl.col("start_ns") + pl.col("duration_ns")
+    beyond = (end - pl.max_horizontal("start_ns", end.cum_max().shift(1).over("rank", order_by="ordinal"))).clip(0)
+    working = beyond * (1 - pl.col("stretch_ns") / pl.col("duration_ns").clip(1))
     timed = calls.with_columns(
-        own=since / 1e6, begin=pl.col("start_ns") - since, end=pl.col("start_ns") + pl.col("duration_ns"), call_site=pl.lit(None)
+        own=(since + working.fill_null(0)) / 1e6,
+        begin=pl.col("start_ns") - since,
+        end=pl.col("start_ns") + pl.col("duration_ns"),
+        call_site=pl.lit(None),
     )
     summed = _summed(timed, ((pl.col("end").max() - pl.col("begin").min()) / 1e6).alias("span_ms"))
     longest = timed.group_by("rank", "step").agg(pl.col("own").max()).sort("rank", "step").collect()

@@ -29,8 +29,9 @@ _DOING = ("compute", "memcpy", "loader", "gc", "lead")
 def trace_arrivals(trace_matches: pl.LazyFrame) -> pl.LazyFrame:
     """Matched collectives of all traces of a group with ``lag_ns`` (how long after the first rank it came), ``wait_ns`` (how long it waited
     for the last while nothing computed), ``lost_ns`` (only where it came last: how much later than the rank before it, no more than the
-    time since it began the one before, and no more than the others, in the middle, were in it without computing) and ``is_last``. A wait
-    behind which computation runs on loses nothing: of gradients that travel during backward the same delay shows in each bucket."""
+    time since it began the one before, and no more than the others, in the middle, were in it without computing, by CPU traces in the
+    longest stretch of that until it came) and ``is_last``. A wait behind which computation runs on loses nothing: of gradients that travel
+    during backward the same delay shows in each bucket."""
     key = ["group_key", "capture", "position"]
     full = trace_matches.filter(pl.col("op").n_unique().over(key) == 1).with_columns(
         present=pl.len().over(key), members=pl.col("rank").n_unique().over("group_key", "capture")
@@ -48,7 +49,10 @@ def trace_arrivals(trace_matches: pl.LazyFrame) -> pl.LazyFrame:
         gone=gone,
     )
     last = (pl.col("duration_ns") == shortest) & (pl.col("margin") >= pl.max_horizontal(pl.lit(MATERIAL_NS), MATERIAL_SHARE * shortest))
-    idle = pl.col("exposed_ns").filter(pl.col("duration_ns") > shortest).median().over(key).cast(pl.Int64)
+    # What comes after the last has come is transfer, and no wait for it.
+    ended = pl.min_horizontal(pl.col("stretch_at_ns") + pl.col("stretch_ns"), pl.col("duration_ns") - shortest)
+    idled = pl.coalesce((ended - pl.col("stretch_at_ns")).clip(0), "exposed_ns")
+    idle = idled.filter(pl.col("duration_ns") > shortest).median().over(key).cast(pl.Int64)
     lost = pl.when(last).then(pl.min_horizontal("margin", "gone", idle)).otherwise(0)
     return timed.with_columns(is_last=last, lost_ns=lost, wait_ns=pl.min_horizontal("wait_ns", "exposed_ns")).drop(
         "margin", "present", "gone"

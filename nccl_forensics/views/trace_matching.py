@@ -20,8 +20,8 @@ from nccl_forensics.views.columns import GROUP
 TRACE_MATCHES = typed(
     GROUP,
     "group_known:bool capture:u32 position:i64 matched_by:str rank:i32 op:str dtype:str bytes:i64 group_size:i32 step:i64 backend:str",
-    "channels:i32 start_ns:i64 duration_ns:i64 exposed_ns:i64 since_ns:i64 since_compute_ns:i64 since_memcpy_ns:i64 since_loader_ns:i64",
-    "since_gc_ns:i64 since_lead_ns:i64 source_id:u32 record:str",
+    "channels:i32 start_ns:i64 duration_ns:i64 exposed_ns:i64 stretch_ns:i64 stretch_at_ns:i64 since_ns:i64",
+    "since_compute_ns:i64 since_memcpy_ns:i64 since_loader_ns:i64 since_gc_ns:i64 since_lead_ns:i64 source_id:u32 record:str",
 )
 #: Share of the positions at which operation and size must agree for a shift to be believed.
 _AGREES = 0.95

@@ -53,6 +53,15 @@ def test_the_parts_of_the_whole_are_unions_and_add_up() -> None:
     assert ms(reading, "host_wait_ns") == 60, "the tail was launched after the device had run dry"
 
 
+def test_the_longest_stretch_in_which_a_cpu_trace_shows_no_work_is_kept_of_each_collective() -> None:
+    made = Sample()
+    made.operator("aten::mm", 0, 100).operator("aten::mm", 150, 250).operator("aten::mm", 500, 100)
+    made.range("gloo:all_reduce", 50, 500, tid=9).range("gloo:all_reduce", 560, 30, tid=9).range("gloo:all_reduce", 590, 200, tid=9)
+    listed = read(made.text()).frames["trace_collectives"]
+    assert listed.select("stretch_at_ns", "stretch_ns").rows() == [(350_000, 100_000), (0, 0), (10_000, 190_000)]
+    assert read(gpu().text()).frames["trace_collectives"]["stretch_ns"].null_count() == 1
+
+
 def test_a_step_on_the_device_runs_from_its_first_activity_to_that_of_the_next_step() -> None:
     reading = read(gpu().text())
     assert [row(reading, "trace_windows", n)["step"] for n in (1, 2)] == [5, 6]

@@ -8,6 +8,7 @@ from nccl_forensics.rules.straggler import straggler
 from nccl_forensics.views.lag import LAG, lag
 from nccl_forensics.views.late_ranks import LATE_RANKS
 from nccl_forensics.views.own_time import OWN_TIME
+from nccl_forensics.views.trace_lag import TRACE_LAG
 from tests.views.frames import operations, rows
 
 MS = 10**6
@@ -226,6 +227,15 @@ def test_a_rank_late_in_the_few_traced_steps_of_a_run_that_lost_little_to_it_is_
     assert [f.ranks for f in straggler.check(None, traced(2))] == [(2,)]
     assert [f.ranks for f in straggler.check(lag(arrivals([200] + [0] * 11)), traced(2))] == [(2,)]
     assert [f.ranks for f in straggler.check(lag(arrivals([200, 0, 0, 0] * 15)), traced(2))] == [(2,)]
+
+
+def test_who_is_late_to_what_the_others_wait_for_behind_their_own_work_only_is_not_named() -> None:
+    late = lag(arrivals([200, 0, 0] * 8))
+    shown = {"group_key": "trace:all:gloo", "rank": 2, "collectives": 12, "median_ms": 190.0, "lost_ms": 40.0, "window_ms": 2_000.0}
+    assert list(straggler.check(late, trace_lag=rows(TRACE_LAG, shown))) == []
+    # They wait for it, it is not late in the traced steps, or the trace is of another rank.
+    for other in ({"lost_ms": 400.0}, {"median_ms": 20.0}, {"rank": 1}):
+        assert [f.ranks for f in straggler.check(late, trace_lag=rows(TRACE_LAG, shown | other))] == [(2,)]
 
 
 def test_one_slow_start_in_the_traced_steps_is_no_straggler() -> None:

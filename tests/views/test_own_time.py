@@ -288,6 +288,21 @@ def test_several_ranks_that_work_while_every_other_waits_are_named_together() ->
     assert told(rows(OWN_TIME, *alike)) == [], "one delay is no habit"
 
 
+def test_who_computes_while_its_collectives_are_under_way_waits_in_none_of_them() -> None:
+    """Ranks that begin an operation, work and wait for it; one began later than the others once."""
+    made = []
+    for rank, phase in ((0, 0), (1, 400), (2, 0)):
+        for step in range(6):
+            held = 100 if phase else 500
+            row = {"source_id": rank, "record": f"traceEvents[{step}]", "ordinal": step, "step": step, "op": "all_reduce"}
+            row |= {"start_ns": (600 * step + phase) * MS, "duration_ns": held * MS, "since_ns": (600 - held) * MS}
+            made.append(row | {"stretch_ns": 20 * MS, "stretch_at_ns": (held - 20) * MS})
+    ranks = rows(TRACE_RANKS, *({"rank": r, "source_id": r, "world_size": 3, "capture": 0} for r in range(3)))
+    assert told(trace_own_time(rows(CALLS, *made), ranks)) == []
+    blind = [row | {"stretch_ns": None, "stretch_at_ns": None} for row in made]
+    assert told(trace_own_time(rows(CALLS, *blind), ranks)) == [(1,)]
+
+
 def test_a_pause_of_all_is_no_time_of_anybody() -> None:
     def paused(slow_ms: int) -> pl.LazyFrame:
         first, again = stepped(dict.fromkeys(range(4), 0), (ROWS, COLUMNS), [20], 1, 20), [slow_ms] * 12

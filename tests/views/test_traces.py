@@ -522,3 +522,23 @@ def test_what_lies_before_the_first_operator_is_no_loading_where_the_loader_has_
         folder.mkdir()
         [late] = rows(resolver(folder, traced(loader)), "late_ranks")
         assert (late["rank"], late["reason"]) == (1, reason)
+
+
+def test_a_stretch_after_the_last_has_come_is_transfer_and_no_wait_for_it() -> None:
+    """Three operations that are begun before the work of a step and waited for behind it."""
+    told = {0: (0, 700), 1: (0, 700), 2: (500, 200)}
+    frame = pl.DataFrame(
+        [
+            dict.fromkeys(TRACE_MATCHES)
+            | {"group_key": "g", "capture": 0, "position": 0, "rank": r, "op": "all_reduce", "start_ns": a, "duration_ns": d}
+            | {"exposed_ns": 300, "stretch_ns": 60}
+            for r, (a, d) in told.items()
+        ],
+        schema=TRACE_MATCHES,
+    ).with_columns(pl.col("start_ns", "duration_ns", "exposed_ns", "stretch_ns") * 10**6)
+
+    def lost(begins_ms: int) -> float:
+        found = trace_arrivals(frame.lazy().with_columns(stretch_at_ns=pl.lit(begins_ms * 10**6))).collect()
+        return float(str(found["lost_ns"].sum())) / 1e6
+
+    assert (lost(640), lost(480), lost(100)) == (0, 20, 60)
