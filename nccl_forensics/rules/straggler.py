@@ -6,7 +6,7 @@ Flight Recorder after taking off each host's clock offset, and by profiler trace
 so the rank that is in it for the shortest time came last. In a mesh of pairs on one host, where who is late makes its neighbours late in their
 other groups: the one rank that never waits; so too by traces, where who is late is not the last to leave the operation that it was late to (who
 sends to it goes on), or of which each step holds one time between two collectives that is many times the longest of any other; several
-ranks, where these work and every other waits. Of several that make sends and receives, which gloo's recorder does not hold, one may wait
+ranks, where these work and every other waits, as those of one host of GPUs may. Of several that make sends and receives, which gloo's recorder does not hold, one may wait
 for another: those that no look at the stacks finds waiting, and else none. Where every rank but one left a trace, and all of these wait
 alike in the same small call of each step: the one that left none, with low confidence. By traces whose steps are marked it must cost most
 in more of them than chance would have it, since a long batch makes a rank late to all collectives of a step.
@@ -60,6 +60,7 @@ def straggler(
     trace_measures: pl.LazyFrame | None = None,
     bridges: pl.LazyFrame | None = None,
     trace_lag: pl.LazyFrame | None = None,
+    trace_arrivals: pl.LazyFrame | None = None,
     *,
     late_at_least: Annotated[int, "collectives that a rank must come last to, by 50 ms or more"] = 5,
     lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
@@ -76,6 +77,7 @@ def straggler(
         float, "share of what it waits less that a rank must spend in its loader or in garbage collection, to be told so"
     ] = 0.6,
     unseen_share: Annotated[float, "share of the traced time that all ranks with a trace must wait for one without"] = 0.3,
+    several_share: Annotated[float, "share of the traced time that all others must wait for several ranks of a job on GPUs"] = 0.15,
 ) -> Iterator[Finding]:
     """At most one rank per group: nobody is late where lateness is shared. A rank that both sources show is one finding."""
     shown = (
@@ -99,6 +101,8 @@ def straggler(
         if lag is not None and unheld_calls is not None:
             found = list(_late_together(lag, unheld_calls, thread_states, time_share, at_least))
         found = found or _by_own_time_in_traces(trace_own_time, trace_measures, own_share, margin, reason_share)
+        if not found and late_ranks is not None and trace_lag is not None and trace_arrivals is not None:
+            found = list(_several_on_gpus(late_ranks, trace_lag, trace_arrivals, several_share, at_least))
         if not found and unseen_late is not None:
             yield from _unseen(unseen_late, unseen_share)
         if not found:
@@ -349,6 +353,52 @@ def _never_waiting(
         would_refute=(refuted,),
         actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
         metrics={"own_ms": round(worst["own_ms"], 1), "lost_ms": round(lost_ms, 1)},
+    )
+
+
+#: Who never waits does so for this share of what the others wait, at most.
+_HARDLY = 0.25
+
+
+def _several_on_gpus(
+    late_ranks: pl.LazyFrame, trace_lag: pl.LazyFrame, trace_arrivals: pl.LazyFrame, share: float, at_least: int
+) -> Iterator[Finding]:
+    """Several GPUs, less than half, that hardly wait in the one group of their job, while every other rank waits in each step: all ranks of
+    a host, which take turns in coming last."""
+    alone = late_ranks.filter(pl.col("only_group") & pl.col("on_gpu") & pl.col("own_share").is_null()).collect()
+    rows = trace_lag.filter((pl.col("collectives") >= at_least) & (pl.col("window_ms") > 0)).collect()
+    if not alone.height or rows["group_key"].n_unique() != 1 or rows.height <= _PAIR:
+        return
+    rows = rows.with_columns(waits=pl.col("waited_ms") / pl.col("window_ms")).sort("waits", "rank")
+    gaps = (rows["waits"].shift(-1) - rows["waits"]).head((rows.height - 1) // 2)
+    slow, others = rows.head(int(str(gaps.arg_max())) + 1), rows.tail(rows.height - 1 - int(str(gaps.arg_max())))
+    most, least = float(str(slow["waits"].max())), float(str(others["waits"].min()))
+    if slow.height < _PAIR or most > _HARDLY * least or least - most < share:
+        return
+    summed = trace_arrivals.drop_nulls("step").group_by("capture", "step", "rank").agg(pl.col("wait_ns").sum())
+    mine = pl.col("rank").is_in(slow["rank"].to_list())
+    by_step = summed.group_by("capture", "step").agg(
+        slow=pl.col("wait_ns").filter(mine).max(), others=pl.col("wait_ns").filter(~mine).min()
+    )
+    apart = by_step.select((pl.col("slow") <= _HARDLY * pl.col("others")) & (pl.col("others") > 0)).collect().to_series()
+    often = int(str(apart.sum()))
+    if often < _FEW_GAPS or often < apart.len() - apart.len() // _FIFTH:
+        return
+    ranks = tuple(sorted(slow["rank"].to_list()))
+    lost_ms = (least - most) * float(str(rows["window_ms"].median()))
+    yield Finding(
+        title=f"{ranks_words(ranks)} keep every other rank waiting in {'each' if often == apart.len() else often} of {apart.len()} traced steps: {time_words(lost_ms)} in all",
+        summary=f"Each of the other {others.height} ranks waits for {least:.0%} of the traced time or more, and none of these for more than {most:.1%}.",
+        confidence="medium",
+        ranks=ranks,
+        subject=("straggler", "several"),
+        evidence=cite(slow, "the collective to which it came latest"),
+        evidence_total=slow.height,
+        remedy="Look at what these ranks share, such as their host: launches of kernels that take longer, data loading, clocks, another job.",
+        prevention=LOG_LAG,
+        would_refute=(_OTHER_STEPS,),
+        actions=(Action("collect-more", ranks=ranks, command=RECORD_STACKS),),
+        metrics={"lost_ms": round(lost_ms, 1)},
     )
 
 

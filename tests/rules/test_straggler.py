@@ -258,3 +258,24 @@ def test_of_a_few_steps_with_one_collective_each_it_must_be_seen_what_the_late_r
         {"reason": "host"},
     ):
         assert list(straggler.check(None, known.with_columns(**{k: pl.lit(v) for k, v in less.items()}))) == []
+
+
+def on_gpus(*waited_ms: float, steps: int = 5, **about: object) -> list[tuple[int, ...]]:
+    """Ranks named of a job of one group, of which rank ``i`` waits for ``waited_ms[i]`` of 100 ms in each step."""
+    late = {"group_key": "trace:0", "rank": 1, "only_group": True, "on_gpu": True, "lost_ms": 1.0, "lost_share": 0.5} | about
+    lost = {"group_key": "trace:0", "collectives": 4 * steps, "window_ms": 100.0 * steps, "source_id": 0, "record": "traceEvents[9]"}
+    shown = rows(TRACE_LAG, *(lost | {"rank": r, "waited_ms": w * steps} for r, w in enumerate(waited_ms)))
+    each = [{"capture": 0, "step": s, "rank": r, "wait_ns": int(w * MS)} for s in range(steps) for r, w in enumerate(waited_ms)]
+    found = straggler.check(None, rows(LATE_RANKS, late), trace_lag=shown, trace_arrivals=pl.LazyFrame(each))
+    return [f.ranks for f in found]
+
+
+def test_several_gpus_that_hardly_wait_while_every_other_waits_in_each_step_are_named() -> None:
+    assert on_gpus(30, 1, 2, 31, 33, 30, 29) == [(1, 2)]
+    # Half of them, one that waits for something in between, little time, two steps, another group, or no GPU.
+    assert on_gpus(30, 1, 2, 31) == []
+    assert on_gpus(30, 1, 2, 31, 12, 30, 29) == []
+    assert on_gpus(12, 1, 2, 13, 12, 12) == []
+    assert on_gpus(30, 1, 2, 31, 33, steps=2) == []
+    assert on_gpus(30, 1, 2, 31, 33, only_group=False) == []
+    assert on_gpus(30, 1, 2, 31, 33, on_gpu=False) == []
