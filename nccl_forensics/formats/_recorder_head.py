@@ -12,11 +12,10 @@ import polars as pl
 
 from nccl_forensics.decoding.raw_numbers import bytes_of
 from nccl_forensics.formats._recorder_columns import counter, integer, text_of_value
-from nccl_forensics.formats.base import PLACE
+from nccl_forensics.formats.base import PLACE, Row
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.ranklist import fold
 
-Row = dict[str, object]
 #: What entries are told apart by, in whatever encoding, besides their operation.
 _IDENTITY = ("collective_seq_id", "p2p_seq_id", "op_id", "time_created_ns")
 #: By these numbers, which are odd and have nothing in common, the numbers of an entry become one of 64 bits (arithmetic of Polars wraps

@@ -15,7 +15,7 @@ from nccl_forensics import folding
 from nccl_forensics.decoding.alike_pickle import Alike, Alikes, numbers_of
 from nccl_forensics.folding import SORT, Folded
 from nccl_forensics.formats._recorder_columns import OWN, TIMES, Budget, entries_frame, pointers, unset
-from nccl_forensics.formats._recorder_head import SPANS, Row, content_keys, dump_row, group_rows, operations, placed, repeated, status_rows
+from nccl_forensics.formats._recorder_head import SPANS, content_keys, dump_row, group_rows, operations, placed, repeated, status_rows
 from nccl_forensics.formats.base import PLACE, Several
 from nccl_forensics.tables import TABLES
 
@@ -159,7 +159,7 @@ def _tables(rings: Sequence[Ring], firsts: _Firsts, which: Sequence[int], sorts:
     heights = [ring.height for ring in rings]
     keys = content_keys(firsts.operations.gather(sorts), own, heights, counters.drop(PLACE), list(map(len, status)))
     threads = firsts.frame.get_column(_THREAD).to_list()
-    dumps: list[list[Row]] = []
+    dumps: list[list[dict[str, object]]] = []
     numbers, first = [own.get_column(c) for c in SPANS], 0
     for ring, n, key in zip(rings, which, keys, strict=True):
         mine = [column.slice(first, ring.height) for column in numbers]

@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from nccl_forensics.formats.base import Row
 from nccl_forensics.grammar.blocks import whole
 
 #: The counter's name in ``nvlink_counters``.
 XGMI = "xGMI errors"
 _TYPE = re.compile(r"^\(Topology\) Link type between DRM devices (\d+) and (\d+)$")
 _CARD = re.compile(r"^card(\d+)$")
-
-Row = dict[str, object]
 
 
 def links_of(document: Mapping[str, object]) -> dict[str, list[Row]]:

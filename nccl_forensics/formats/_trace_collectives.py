@@ -13,14 +13,13 @@ from nccl_forensics.decoding.chrome_json import Args, plain
 from nccl_forensics.facts.collective_kernels import message_bytes, operation
 from nccl_forensics.formats._trace_columns import Columns, whole
 from nccl_forensics.formats._trace_measures import Activity
+from nccl_forensics.formats.base import Row
 from nccl_forensics.frames import text_of
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.intervals import Cover
 
 #: Longer lists of ranks are not kept: they stand in every collective, and their hash tells groups apart.
 _MOST_RANKS = 64
-
-Row = dict[str, object]
 
 
 def collectives(columns: Columns, activity: Activity) -> pl.DataFrame:

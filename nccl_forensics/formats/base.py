@@ -6,7 +6,7 @@ Reading is pure: a reader sees the bytes of one source and nothing else (no path
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +16,8 @@ from nccl_forensics.folding import ROWS, WORDS, Folded
 from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.tables import TABLES
 
+#: A row as a reader makes it: values by the columns of its table.
+Row = dict[str, object]
 #: A column beside those of a table: which of several sources a row is of, from 0.
 PLACE = "_place"
 
@@ -41,9 +43,9 @@ class Reading:
     """
 
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
-    lines: pl.Series = field(default_factory=lambda: pl.Series("line_no", [], dtype=pl.UInt32))
+    lines: pl.Series = field(default_factory=lambda: line_numbers(()))
     gaps: tuple[Gap, ...] = ()
-    unmodelled: pl.Series = field(default_factory=lambda: pl.Series("line_no", [], dtype=pl.UInt32))
+    unmodelled: pl.Series = field(default_factory=lambda: line_numbers(()))
     records: int = 0
     folded: dict[str, Folded] = field(default_factory=dict)
 
@@ -258,12 +260,13 @@ class LineWalk:
     def __init__(self, text: Text) -> None:
         self.numbers: list[int] = text.lines["line_no"].to_list()
         self.texts: list[str] = text.lines["text"].to_list()
+        self.hits: list[bool] = text.lines["hit"].to_list()
         self.hints = text.lines.select(WRITER).rows(named=True)
-        self.rows: dict[str, list[dict[str, object]]] = {}
+        self.rows: dict[str, list[Row]] = {}
         self.used: list[int] = []
         self.gaps: list[Gap] = []
 
-    def add(self, table: str, i: int, row: dict[str, object]) -> dict[str, object]:
+    def add(self, table: str, i: int, row: Row) -> Row:
         """A row with its line, as it is kept: what following lines tell may be added to it."""
         full = {**self.hints[i], "line_no": self.numbers[i], **row}
         self.rows.setdefault(table, []).append(full)
@@ -273,10 +276,26 @@ class LineWalk:
         """Claim a line."""
         self.used.append(self.numbers[i])
 
+    def blocks(self, block: Callable[[LineWalk, int], int]) -> Reading:
+        """What ``block`` finds: it is asked where a block may begin, and tells where what it read ends (there too, if it read nothing)."""
+        i = 0
+        while i < len(self.texts):
+            i = max(block(self, i), i + 1)
+        return self.reading()
+
     def reading(self) -> Reading:
         """What was found."""
-        frames = {name: TABLES[name].frame(rows) for name, rows in self.rows.items()}
-        return Reading(frames=frames, lines=line_numbers(sorted(set(self.used))), gaps=tuple(self.gaps))
+        return Reading(frames=filled(self.rows), lines=line_numbers(sorted(set(self.used))), gaps=tuple(self.gaps))
+
+
+def filled(rows: Mapping[str, list[Row]]) -> dict[str, pl.DataFrame]:
+    """Rows by table as the frames that ``Reading`` carries: of the tables that have any."""
+    return {name: TABLES[name].frame(own) for name, own in rows.items() if own}
+
+
+def line_of(row: Row) -> int:
+    """The number of a row's line, by which rows are put in order."""
+    return int(str(row["line_no"]))
 
 
 def line_numbers(numbers: Sequence[int]) -> pl.Series:

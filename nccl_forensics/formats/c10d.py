@@ -11,10 +11,10 @@ import re
 import polars as pl
 
 from nccl_forensics.facts.signatures import classify
-from nccl_forensics.formats.base import Reading, Text, TextFormat
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers, line_of
 from nccl_forensics.grammar.blocks import glog_timed
 from nccl_forensics.grammar.lines import load
-from nccl_forensics.grammar.writers import WRITER
+from nccl_forensics.grammar.writers import HINTS
 from nccl_forensics.masking import mask, mask_expr
 from nccl_forensics.raised_reports import fingerprint
 from nccl_forensics.tables import TABLES
@@ -40,10 +40,10 @@ _AFTER = 2000
 def _read(text: Text) -> Reading:
     hits = text.hits
     watchdog: list[pl.DataFrame] = []
-    reports: list[dict[str, object]] = []
-    raised: list[dict[str, object]] = []
+    reports: list[Row] = []
+    raised: list[Row] = []
     used: list[pl.Series] = []
-    unmodelled = pl.Series("line_no", [], dtype=pl.UInt32())
+    unmodelled = line_numbers([])
     prefixed = load("c10d_prefix").extract(hits["text"])
     parts = [f for f in prefixed.frames.values() if f.height]
     if parts:
@@ -52,7 +52,7 @@ def _read(text: Text) -> Reading:
         found = load("c10d").extract(lines["message"].fill_null(""))
         used.append(lines["line_no"])
         unmodelled = lines["line_no"].filter(found.kind.is_null() & (lines["message"].fill_null("") != ""))
-        base = lines.select("line_no", "time_raw_ns", "time_kind", *WRITER, "message").with_row_index("row")
+        base = lines.select("line_no", *HINTS, "message").with_row_index("row")
         for kind, frame in found.frames.items():
             if kind.startswith("quiet_") or kind == "stack_none":
                 continue
@@ -73,13 +73,9 @@ def _read(text: Text) -> Reading:
         watchdog.append(desync)
     used.append(numbers)
     claimed = pl.concat([u.cast(pl.UInt32) for u in used]).unique().sort()
-    frames: dict[str, pl.DataFrame] = {}
+    frames = filled({"reports": sorted(reports, key=line_of), "exceptions": sorted(raised, key=line_of)})
     if watchdog:
         frames["watchdog"] = pl.concat(watchdog).sort("line_no")
-    if reports:
-        frames["reports"] = TABLES["reports"].frame(sorted(reports, key=lambda r: int(str(r["line_no"]))))
-    if raised:
-        frames["exceptions"] = TABLES["exceptions"].frame(sorted(raised, key=lambda r: int(str(r["line_no"]))))
     return Reading(frames=frames, lines=claimed, records=claimed.len(), unmodelled=unmodelled)
 
 
@@ -158,7 +154,7 @@ def _blocks(text: Text, base: pl.DataFrame, found: dict[str, pl.DataFrame]) -> t
                 stacks["line_no"].append(line_no)
                 stacks["frames"].append("\n".join(frames))
     schema = {"line_no": pl.UInt32(), "frames": pl.String()}
-    return pl.DataFrame(stacks, schema=schema), pl.Series("line_no", members, dtype=pl.UInt32())
+    return pl.DataFrame(stacks, schema=schema), line_numbers(members)
 
 
 _KEY_VALUE = re.compile(r"^[a-z][a-z_0-9]{1,63}: ?")
@@ -168,27 +164,30 @@ def _number(value: object) -> int | None:
     return int(str(value)) if value is not None and str(value).isdecimal() and len(str(value)) < 10 else None
 
 
-def _raised(row: dict[str, object]) -> dict[str, object] | None:
+def _own(row: Row) -> Row:
+    """Where a line stands, who wrote it and when."""
+    return {k: row[k] for k in ("line_no", *HINTS)}
+
+
+def _raised(row: Row) -> Row | None:
     """What ended a watchdog thread, where it is an error of CUDA: the GPU speaks, and often nothing else of the process is in the log."""
     said = str(row.get("detail") or "")
     signature = classify("", said)
     if signature not in ("cuda-error", "cuda-oom"):
         return None
-    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *WRITER)}
     default = row.get("pg_desc") == "default_pg" or row.get("pg_name") == "0" or str(row.get("pg_id") or "") == "0"
     own = _number(row.get("pg_rank")) if default else None
-    return base | {"end_line": row["line_no"], "kind": "watchdog", "rank": own, "message": mask(said[:2000]), "signature": signature}
+    return _own(row) | {"end_line": row["line_no"], "kind": "watchdog", "rank": own, "message": mask(said[:2000]), "signature": signature}
 
 
-def _unconnected(row: dict[str, object]) -> dict[str, object]:
+def _unconnected(row: Row) -> Row:
     """What gloo logs before it raises the same words: of a worker whose traceback its launcher kept, or cut off, that is all there is."""
-    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *WRITER)}
     said = str(row["message"])
-    return base | {"end_line": row["line_no"], "kind": "gloo", "message": mask(said[:2000]), "signature": classify("", said)}
+    return _own(row) | {"end_line": row["line_no"], "kind": "gloo", "message": mask(said[:2000]), "signature": classify("", said)}
 
 
-def _report(kind: str, row: dict[str, object]) -> dict[str, object]:
-    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *WRITER)}
+def _report(kind: str, row: Row) -> Row:
+    base = _own(row)
     base["rank"] = _number(row.get("pg_rank"))
     if kind == "fingerprint":
         fields = fingerprint(str(row["fingerprint"]))
@@ -210,12 +209,12 @@ def _report(kind: str, row: dict[str, object]) -> dict[str, object]:
 
 def _desync(hits: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
     """Lines of the desync report (TORCH_NCCL_DESYNC_DEBUG=1): the ranks that it names, and the numbers of all its lines."""
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     numbers: list[int] = []
     picked = hits.filter(pl.col("text").str.contains_any(list(_DESYNC_ANCHORS)))
     for row in picked.iter_rows(named=True):
         line = str(row["text"])
-        base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *WRITER)} | {"message": line.strip()[:400]}
+        base = _own(row) | {"message": line.strip()[:400]}
         if timeout := _DESYNC_TIMEOUT.search(line):
             rows.append(
                 base | {"kind": "desync-timeout", "pg_rank": int(timeout.group(1)), "op": timeout.group(2), "seq": int(timeout.group(3))}
@@ -231,7 +230,7 @@ def _desync(hits: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
             if timeout is None and not _DESYNC_OTHER.match(line):
                 continue
         numbers.append(row["line_no"])
-    return TABLES["watchdog"].frame(rows), pl.Series("line_no", numbers, dtype=pl.UInt32())
+    return TABLES["watchdog"].frame(rows), line_numbers(numbers)
 
 
 _DESYNC_ANCHORS = (

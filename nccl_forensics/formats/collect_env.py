@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify
-from nccl_forensics.tables import TABLES
 
 _OPENS = r"^(?:Collecting environment information|PyTorch version: |Package +Version|# packages in environment at |(?:torch|nvidia-nccl-cu\d+)==\d)"
 #: Lines that follow without a blank belong to the listing; it has no more.
@@ -21,8 +20,6 @@ _NAMES = {
     "runtime": "cuda-runtime",
 }
 _NONE = ("N/A", "Could not collect", "No CUDA", "None")
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -43,8 +40,7 @@ def read(text: Text) -> Reading:
                 rows.append({**line.where, "tool": "collect_env" if collected else "pip", "kind": "version", **fact})
         elif collected and line.kind == "other":
             claimed.append(line.number)
-    frame = TABLES["host_facts"].frame(rows)
-    return Reading(frames={"host_facts": frame} if rows else {}, lines=line_numbers(claimed if rows else []))
+    return Reading(frames=filled({"host_facts": rows}), lines=line_numbers(claimed if rows else []))
 
 
 def _fact(line: Line) -> Row | None:

@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import labels_of
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
 from nccl_forensics.values.documents import mapping, mappings
 from nccl_forensics.values.units import is_number
-
-Row = dict[str, object]
 
 _STATUS = {
     "pass": "pass",
@@ -55,8 +52,7 @@ def read(text: Text) -> Reading:
         used.extend(numbers[start:end])
         rows.extend(_box(texts[start:end], numbers[start:end]))
         i = max(end, i + 1)
-    frame = TABLES["dcgm_results"].frame(rows)
-    return Reading(frames={"dcgm_results": frame} if frame.height else {}, lines=line_numbers(used))
+    return Reading(frames=filled({"dcgm_results": rows}), lines=line_numbers(used))
 
 
 def _box(texts: list[str], numbers: list[int]) -> Iterator[Row]:
@@ -118,9 +114,8 @@ def read_json(data: bytes) -> Reading:
     version = document.get("version") or (metadata.get("version") if isinstance(metadata, Mapping) else None)
     hosts = {h.get("host_id"): h for h in mappings(mapping(body).get("hosts"))}
     rows = list(_json_rows(body, str(version) if version else None, hosts))
-    frame = TABLES["dcgm_results"].frame(rows)
     gaps = () if rows else (Gap("unparsed: no test category", record="DCGM Diagnostic"),)
-    return Reading(frames={"dcgm_results": frame} if rows else {}, gaps=gaps, records=len(rows))
+    return Reading(frames=filled({"dcgm_results": rows}), gaps=gaps, records=len(rows))
 
 
 def _json_rows(body: object, version: str | None, hosts: Mapping[object, Mapping[str, object]]) -> Iterator[Row]:
@@ -174,8 +169,7 @@ def read_nvlinks(text: Text) -> Reading:
         for link, cell in enumerate(texts[i + 1].split()):
             if cell in "UD":
                 rows.append({"line_no": numbers[i + 1], "gpu_index": int(head[2]), "link": link, "active": cell == "U"})
-    frame = TABLES["nvlinks"].frame(rows)
-    return Reading(frames={"nvlinks": frame} if rows else {}, lines=line_numbers(used))
+    return Reading(frames=filled({"nvlinks": rows}), lines=line_numbers(used))
 
 
 _METRIC = re.compile(r"^(DCGM_FI_DEV_(?:XID_ERRORS|ROW_REMAP_FAILURE|ROW_REMAP_PENDING|RETIRED_PENDING))\{([^}]*)\} ([0-9.eE+]+)")
@@ -225,8 +219,7 @@ def read_exporter(text: Text) -> Reading:
                 "message": f"{name} {value}",
             }
         )
-    frames = {name: TABLES[name].frame(told) for name, told in (("dcgm_results", rows), ("xids", xids)) if told}
-    return Reading(frames=frames, lines=line_numbers(used))
+    return Reading(frames=filled({"dcgm_results": rows, "xids": xids}), lines=line_numbers(used))
 
 
 FORMATS = (

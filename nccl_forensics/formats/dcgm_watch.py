@@ -5,13 +5,10 @@ from __future__ import annotations
 import orjson
 import polars as pl
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import classify, real, whole
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import items, mapping
 from nccl_forensics.values.units import CTIME, local_time
-
-Row = dict[str, object]
 
 #: Of a violated policy: the test's name and its weight. The limits of heat and power are the site's own.
 _POLICIES: dict[str, tuple[str, str]] = {
@@ -66,7 +63,7 @@ def read_policy(text: Text) -> Reading:
                 continue
         claimed += [*pending, line.number]
         pending = []
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in rows.items() if r}, lines=line_numbers(claimed))
+    return Reading(frames=filled(rows), lines=line_numbers(claimed))
 
 
 def _boxes(text: Text) -> pl.DataFrame:
@@ -92,8 +89,7 @@ def read_stats(text: Text) -> Reading:
             test, bad = figure
             told = {"category": "Job statistics", "test": test, "status": bad if value else "pass", "number": value, "gpu_index": gpu}
             rows.append({**line.where, **told, "message": line.text.strip("| ").replace("|", " ")})
-    frame = TABLES["dcgm_results"].frame(rows)
-    return Reading(frames={"dcgm_results": frame} if rows else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"dcgm_results": rows}), lines=line_numbers(claimed))
 
 
 def read_nvlink_errors(text: Text) -> Reading:
@@ -113,8 +109,7 @@ def read_nvlink_errors(text: Text) -> Reading:
             counter = _COUNTERS[line.get("error") or ""]
             told = {"link": number, "counter": counter, "value": real(line.get("value")), "raw": line.get("value")}
             rows.append({**line.where, "gpu_index": gpu, **told})
-    frame = TABLES["nvlink_counters"].frame(rows)
-    return Reading(frames={"nvlink_counters": frame} if rows else {}, lines=line_numbers(claimed if rows else []))
+    return Reading(frames=filled({"nvlink_counters": rows}), lines=line_numbers(claimed if rows else []))
 
 
 _TITLE = "NVLINK Error Counts"
@@ -139,8 +134,7 @@ def read_nvlink_json(data: bytes) -> Reading:
             told = {"link": whole(str(name).removeprefix("Link ")), "counter": _COUNTERS.get(str(kind)), "value": real(raw), "raw": raw}
             if told["counter"] is not None and told["link"] is not None:
                 rows.append({"record": f"body.{name}.children.{kind}", "gpu_index": gpu, **told})
-    frame = TABLES["nvlink_counters"].frame(rows)
-    return Reading(frames={"nvlink_counters": frame} if rows else {}, records=len(rows))
+    return Reading(frames=filled({"nvlink_counters": rows}), records=len(rows))
 
 
 FORMATS = (

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, classify, moment, whole
-from nccl_forensics.tables import TABLES
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -22,7 +19,7 @@ def read(text: Text) -> Reading:
             rows["gpu_tool_errors"].append({**common, "tool": "device-plugin", "kind": "unhealthy", "message": line.text})
         else:
             rows["xids"].append({**common, "code": whole(line.get("code")), "message": line.text, "implied": False, "repeats": 1})
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in rows.items() if r}, lines=line_numbers(claimed))
+    return Reading(frames=filled(rows), lines=line_numbers(claimed))
 
 
 def _gpu(uuid: str | None) -> Row:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.writers import WRITER
 from nccl_forensics.masking import mask_variable
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.units import is_number
 
 _LINE = re.compile(r"^(?:export |declare -x )?([A-Za-z_][A-Za-z0-9_]{0,127})=(.*)$", re.DOTALL)
@@ -18,8 +17,6 @@ _DUMPED = re.compile(r"^(?:\++|[^\s#$]*[#$]) .*\b(?:env|printenv|export -p|decla
 #: What a shell under ``set -x`` ran: an assignment of its own, or one that it hands to the processes of ``mpirun``.
 _TRACED = re.compile(r"^\++ (?:export )?((?:NCCL|FI|UCX)_[A-Z0-9_]+)=(\S+)$")
 _HANDED = re.compile(r"(?<=\s)-x (NCCL_[A-Z0-9_]+)=(\S+)")
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -46,8 +43,7 @@ def read(text: Text) -> Reading:
             said = _traced(text_of)
             rows.extend({**hints[n], "line_no": numbers[n], **row} for row in said)
             used.extend([numbers[n]] if said else [])
-    frame = TABLES["environment"].frame(rows)
-    return Reading(frames={"environment": frame} if frame.height else {}, lines=line_numbers(used))
+    return Reading(frames=filled({"environment": rows}), lines=line_numbers(used))
 
 
 def _traced(line: str) -> list[Row]:
@@ -92,8 +88,7 @@ def read_environ(data: bytes) -> Reading:
         else:
             gaps.append(Gap("unparsed: no assignment", record=f"environ[{n}]"))
     who = _who(rows)
-    frame = TABLES["environment"].frame([{**who, **row} for row in rows])
-    return Reading(frames={"environment": frame} if frame.height else {}, gaps=tuple(gaps), records=len(rows))
+    return Reading(frames=filled({"environment": [{**who, **row} for row in rows]}), gaps=tuple(gaps), records=len(rows))
 
 
 FORMATS = (

@@ -6,9 +6,8 @@ import re
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify
-from nccl_forensics.tables import TABLES
 
 _OPENS = r"^(?:Pause parameters|Features|Ring parameters) for [\w.-]+:$|^\s*Identifier\s+: 0x[0-9a-f]{2} \("
 _COMMAND = re.compile(r"ethtool\s+-m\s+([\w.-]+)")
@@ -24,8 +23,6 @@ _SHAPES = {
     "offload": re.compile(r"^\s*[a-z0-9][a-z0-9-]*: (?:on|off)\b"),
     "module": re.compile(r"^\s*\S.* ?: \S|^\s*[A-Z].*\)\s*: "),
 }
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -50,7 +47,7 @@ def read(text: Text) -> Reading:
             kind = None
             continue
         claimed.append(line.number)
-    return Reading(frames={"net_settings": TABLES["net_settings"].frame(rows)} if rows else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"net_settings": rows}), lines=line_numbers(claimed))
 
 
 def _commands(lines: pl.DataFrame) -> list[tuple[int, str]]:

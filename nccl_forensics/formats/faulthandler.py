@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers, line_of
 from nccl_forensics.grammar.blocks import Line
 from nccl_forensics.stacks.frames import frame_text, indent, origin, short_path, windows
 from nccl_forensics.tables import TABLES
@@ -27,7 +27,7 @@ def read(text: Text) -> Reading:
         for sample, dump in enumerate(_dumps(lines, used, gaps)):
             oldest = max((n for n, row in enumerate(dump) if not row["native"]), default=None)
             rows += [row | {"sample": sample, "is_main": n == oldest} for n, row in enumerate(dump)]
-    rows.sort(key=lambda row: int(str(row["line_no"])))
+    rows.sort(key=line_of)
     return Reading(frames={"stacks": TABLES["stacks"].frame(rows)}, lines=line_numbers(sorted(used)), gaps=tuple(gaps), records=len(rows))
 
 

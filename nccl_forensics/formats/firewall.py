@@ -8,12 +8,9 @@ import re
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import after, whole
 from nccl_forensics.grammar.writers import WRITER
-from nccl_forensics.tables import TABLES
-
-Row = dict[str, object]
 
 _OPENS = r"^(?:Chain [\w.-]+ \(|\*filter\s*$|table (?:inet|ip|ip6) [\w.-]+ \{|\d+:\s+(?:not )?from )"
 _CHAIN = re.compile(r"^Chain ([\w.-]+) \((?:policy ([A-Z]+)(?: (\d+[KMGT]?) packets)?|\d+ references)")
@@ -187,8 +184,7 @@ def read(text: Text) -> Reading:
             claimed.append(number)
         elif body.strip():
             reader.tool = None if reader.tool != "other-table" else reader.tool
-    frame = TABLES["firewall_rules"].frame(reader.rows)
-    return Reading(frames={"firewall_rules": frame} if reader.rows else {}, lines=line_numbers(claimed if reader.rows else []))
+    return Reading(frames=filled({"firewall_rules": reader.rows}), lines=line_numbers(claimed if reader.rows else []))
 
 
 FORMAT = TextFormat(

@@ -7,9 +7,8 @@ import re
 import orjson
 import polars as pl
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import after, classify, real
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import items, mapping
 
 _HEADING = (
@@ -19,8 +18,6 @@ _HEADING = (
 #: ``0: NVIDIA H100 80GB HBM3: (00000000:1b:00)`` and the like, without the number; the address stands behind it.
 _LISTED = re.compile(r"^(?:Device )?[0-9]{1,4}: ([^():]{1,100})")
 _UNITS = {"GB/s": "gb_s", "us": "us", "ns": "ns"}
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -78,7 +75,7 @@ def read(text: Text) -> Reading:
                     columns = []
                 continue
         claimed.append(line.number)
-    return Reading(frames={"gpu_bandwidth": TABLES["gpu_bandwidth"].frame(rows)} if rows else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"gpu_bandwidth": rows}), lines=line_numbers(claimed))
 
 
 def _one(gpus: set[str]) -> str | None:
@@ -123,7 +120,7 @@ def _read_json(data: bytes) -> Reading:
         for r, cells in enumerate(matrix):
             for c, cell in enumerate(cells if isinstance(cells, list) else [cells]):
                 rows.append({**own, "row": str(r), "column": str(c), "value": real(str(cell)), "unit": unit})
-    return Reading(frames={"gpu_bandwidth": TABLES["gpu_bandwidth"].frame(rows)} if rows else {}, records=len(rows))
+    return Reading(frames=filled({"gpu_bandwidth": rows}), records=len(rows))
 
 
 FORMATS = (

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Text, TextFormat, filled, line_numbers
 from nccl_forensics.masking import mask
-from nccl_forensics.tables import TABLES
 
 _HEAD = "were submitted to be reduced, gathered or broadcasted by subset of ranks"
 _SHUT = re.compile(
@@ -48,7 +47,7 @@ def read(text: Text) -> Reading:
             listing = listing and not said.strip()
             continue
         used.append(int(line["line_no"]))
-    return Reading(frames={"reports": TABLES["reports"].frame(rows[:_MOST])} if rows else {}, lines=line_numbers(used))
+    return Reading(frames=filled({"reports": rows[:_MOST]}), lines=line_numbers(used))
 
 
 def _everyone(text: Text) -> range:

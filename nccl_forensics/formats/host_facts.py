@@ -7,9 +7,8 @@ import re
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, moment, real
-from nccl_forensics.tables import TABLES
 
 _OPENS = (
     r"^\s*(?:Module +Size +Used by|NVRM version: |Linux \S+ \d[^ ]* #|System time +: |Leap status +: |System clock synchronized: "
@@ -21,8 +20,6 @@ _OPENS = (
 _WRONG = ("nc", "cr", "nr", "lnc", "lcr", "lnr", "unc", "ucr", "unr")
 #: Modules that matter to GPU communication; a listing has hundreds.
 _MODULES = re.compile(r"^(?:nvidia\w*|nv_peer_mem|gdrdrv|mlx[45]_\w+|ib_\w+|rdma_\w+|efa|irdma|bnxt_re|amdgpu|amdkfd|nouveau)$")
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -53,8 +50,7 @@ def read(text: Text) -> Reading:
             listing = listing and not line.text.strip()
             continue
         claimed.append(line.number)
-    frame = TABLES["host_facts"].frame(rows)
-    return Reading(frames={"host_facts": frame} if frame.height else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"host_facts": rows}), lines=line_numbers(claimed))
 
 
 def _fact(line: Line) -> Row:

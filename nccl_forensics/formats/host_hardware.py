@@ -6,9 +6,8 @@ import re
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, whole
-from nccl_forensics.tables import TABLES
 
 _OPENS = (
     r"^\s*(?:Architecture:\s+[a-z]|available: \d+ nodes|node \d+ (?:cpus|size|free):|The governor \"|[/\w.-]*scaling_governor:|Handle 0x[0-9A-F]+, DMI type |System Information$|BIOS Information$"
@@ -32,8 +31,6 @@ _DMI = {
     ("BIOS Information", "Version"): "bios",
     ("BIOS Information", "Release Date"): "bios-date",
 }
-
-Row = dict[str, object]
 
 
 class _Reader:
@@ -118,8 +115,7 @@ def read(text: Text) -> Reading:
             claimed.append(line.number)
         else:
             reader.tool = None
-    frame = TABLES["host_facts"].frame(reader.rows)
-    return Reading(frames={"host_facts": frame} if reader.rows else {}, lines=line_numbers(claimed if reader.rows else []))
+    return Reading(frames=filled({"host_facts": reader.rows}), lines=line_numbers(claimed if reader.rows else []))
 
 
 FORMAT = TextFormat(

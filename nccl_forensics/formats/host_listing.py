@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat
+from nccl_forensics.formats.base import LineWalk, Reading, Row, Text, TextFormat
 from nccl_forensics.masking import mask
 from nccl_forensics.values.units import is_number
-
-Row = dict[str, object]
 
 #: ps header words to columns. Source: procps-ng ps(1).
 _PS = {
@@ -51,25 +49,23 @@ _DF = re.compile(r"^Filesystem .{0,80}Mounted on\s*$")
 
 def read(text: Text) -> Reading:
     """Every block that begins with a header of one of the tools."""
-    reader = LineWalk(text)
-    hits: list[bool] = text.lines["hit"].to_list()
-    i = 0
-    while i < len(reader.texts):
-        line, after = reader.texts[i], i
-        if hits[i]:
-            words = line.split()
-            if "PID" in words and words[-1] in _LAST and len(words) <= 24:
-                after = _ps(reader, i, words)
-            elif _DF.match(line):
-                after = _df(reader, i)
-            elif _ULIMIT.match(line) or _PROC_LIMIT.match(line):
-                after = _limits(reader, i)
-            elif line.startswith("Mem:") and i > 0 and "total" in reader.texts[i - 1].split():
-                after = _free(reader, i)
-            elif line.startswith("MemTotal:"):
-                after = _meminfo(reader, i)
-        i = after if after > i else i + 1
-    return reader.reading()
+    return LineWalk(text).blocks(_block)
+
+
+def _block(reader: LineWalk, i: int) -> int:
+    line = reader.texts[i]
+    if not reader.hits[i]:
+        return i
+    words = line.split()
+    if "PID" in words and words[-1] in _LAST and len(words) <= 24:
+        return _ps(reader, i, words)
+    if _DF.match(line):
+        return _df(reader, i)
+    if _ULIMIT.match(line) or _PROC_LIMIT.match(line):
+        return _limits(reader, i)
+    if line.startswith("Mem:") and i > 0 and "total" in reader.texts[i - 1].split():
+        return _free(reader, i)
+    return _meminfo(reader, i) if line.startswith("MemTotal:") else i
 
 
 def _ps(reader: LineWalk, start: int, header: list[str]) -> int:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers, line_of
 from nccl_forensics.grammar.blocks import Line, after, classify, real
-from nccl_forensics.tables import TABLES
 
 _OPENS = r"^\s*(?:(?:[/\w.-]*/pressure/(?:cpu|memory|io|irq):)?(?:some|full) avg10=|(?:==> )?[/\w.-]*/pressure/(?:cpu|memory|io|irq)(?: <==)?$|procs +-+|r +b +swpd )"
 #: Column of vmstat to the fact's name. si and so are kB a second (procps, in units of 1024 bytes unless -S says another).
 _COLUMNS = {"si": "swap-in-kb-s", "so": "swap-out-kb-s", "b": "blocked", "wa": "iowait-percent", "st": "steal-percent"}
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -47,8 +44,7 @@ def read(text: Text) -> Reading:
         previous = line
         claimed.append(line.number)
     rows += _worst(header, samples)
-    frame = TABLES["host_facts"].frame(rows)
-    return Reading(frames={"host_facts": frame} if rows else {}, lines=line_numbers(claimed if rows else []))
+    return Reading(frames=filled({"host_facts": rows}), lines=line_numbers(claimed if rows else []))
 
 
 def _pressure(line: Line, resource: str | None) -> Row:
@@ -69,7 +65,7 @@ def _worst(header: list[str], samples: list[tuple[Line, list[str]]]) -> list[Row
         line, cells = max(judged, key=lambda sample: real(sample[1][at]) or 0.0 if at < len(sample[1]) else 0.0)
         if at < len(cells):
             rows.append({**line.where, "tool": "vmstat", "kind": "load", "name": name, "value": cells[at], "number": real(cells[at])})
-    return sorted(rows, key=lambda row: int(str(row["line_no"])))
+    return sorted(rows, key=line_of)
 
 
 FORMAT = TextFormat(

@@ -8,7 +8,7 @@ import polars as pl
 
 from nccl_forensics.facts.ib_counters import counter_name
 from nccl_forensics.formats._documents import of_json
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import after, classify, whole
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import items
@@ -18,8 +18,6 @@ _HEADING = r"^\s*(?:# Port.*counters: |link [A-Za-z][\w.-]*/\d+(?: [a-z0-9_]+ \d
 _FLAG = re.compile(r"\[(\w+) == (\d+)")
 #: Lines of perfquery that select and do not count.
 _SELECTORS = frozenset({"PortSelect", "CounterSelect", "CounterSelect2"})
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -71,8 +69,7 @@ def read(text: Text) -> Reading:
                     block = {}
                 continue
         claimed.append(number)
-    frames = {n: TABLES[n].frame(r) for n, r in (("ib_counters", rows), ("ib_diagnostics", notes)) if r}
-    return Reading(frames=frames, lines=line_numbers(claimed), gaps=tuple(gaps))
+    return Reading(frames=filled({"ib_counters": rows, "ib_diagnostics": notes}), lines=line_numbers(claimed), gaps=tuple(gaps))
 
 
 def _node(name: str | None) -> Row:

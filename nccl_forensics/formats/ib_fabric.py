@@ -7,9 +7,8 @@ import re
 import polars as pl
 
 from nccl_forensics.facts.link_rates import lanes, physical_state, port_state
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, classify, real, whole
-from nccl_forensics.tables import TABLES
 
 _OURS = (
     r"^\s*(?:(?:CA|SW|RT) +\d+ +\d+ +0x|(?:CA|Switch): .*:$|.*\] ==\(|-[IWE]- |Pong from |\d+ packets transmitted, \d+ received, \d+% packet loss, time"
@@ -18,8 +17,6 @@ _OURS = (
 #: How adapters are called behind the name of their host; a switch may be called by two words as well.
 _DEVICE = re.compile(r"^(?:HCA-\d+|[a-z]\w*\d)$")
 _NODE_IN_ERROR = re.compile(r"\b([A-Za-z][\w.-]*)/([UPL]?\w+)/P?(\d+)\b")
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -73,7 +70,7 @@ def read(text: Text) -> Reading:
                 continue
         claimed.append(line.number)
     found = {"ib_links": links, "ib_diagnostics": notes, "pings": pings}
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, lines=line_numbers(claimed))
+    return Reading(frames=filled(found), lines=line_numbers(claimed))
 
 
 def _named(name: str | None) -> Row:

@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.facts.link_rates import lanes, physical_state, port_state, rate
 from nccl_forensics.formats._documents import of_json
-from nccl_forensics.formats.base import DocumentFormat, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, whole
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import items
@@ -26,8 +26,6 @@ _NUMBERS = {"base_lid": "lid", "port_lid": "lid", "sm_lid": "sm_lid"}
 _OF_ONE_PORT = frozenset({"State", "Physical state", "Rate", "Base lid", "LMC", "SM lid", "Capability mask", "Port GUID", "Link layer"})
 _OPENS = ("ibstat_device", "ibstatus_port", "devinfo_device")
 _TOOL = {"ibstat_device": "ibstat", "ibstatus_port": "ibstatus", "devinfo_device": "ibv_devinfo"}
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -67,8 +65,7 @@ def read(text: Text) -> Reading:
         width, lane = row.pop("_width", None), row.pop("_lane", None)
         if isinstance(width, int) and isinstance(lane, float) and row.get("rate_gbit_s") is None:
             row["rate_gbit_s"] = width * lane
-    frames = {"ib_states": TABLES["ib_states"].frame(rows)} if rows else {}
-    return Reading(frames=frames, lines=line_numbers(claimed))
+    return Reading(frames=filled({"ib_states": rows}), lines=line_numbers(claimed))
 
 
 def _one_line(line: Line) -> Row:

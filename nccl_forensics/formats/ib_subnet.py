@@ -7,9 +7,8 @@ import re
 import polars as pl
 
 from nccl_forensics.facts.link_rates import lanes, physical_state, port_state
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, whole
-from nccl_forensics.tables import TABLES
 
 _OPENS = r'^\s*(?:# Port info: Lid |(?:Node|PortInfo)Record dump:|(?:switch|ca|rt)guid=0x|(?:Switch|Ca|Rt)\s+\d+ "[SHR]-|# Topology file: )'
 #: Rate of a lane on the wire (Gbit/s) to the name of the speed (IBTA).
@@ -25,8 +24,6 @@ _SPEEDS = {
 }
 _DEVICE = re.compile(r"^(?:HCA-\d+|[a-z][a-z0-9]*_\w+)$")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -61,9 +58,7 @@ def read(text: Text) -> Reading:
     for row in rows:
         if row.get("tool") != "ibnetdiscover":
             row |= _named(names[row["lid"]]) if row.get("lid") in names else {}
-    return Reading(
-        frames={"ib_links": TABLES["ib_links"].frame(rows)} if rows else {}, lines=line_numbers(claimed if rows or names else [])
-    )
+    return Reading(frames=filled({"ib_links": rows}), lines=line_numbers(claimed if rows or names else []))
 
 
 def _named(name: str | None) -> Row:

@@ -10,7 +10,7 @@ import re
 import polars as pl
 
 from nccl_forensics.facts.ib_counters import counter_name
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, labels_of, real
 from nccl_forensics.tables import TABLES
 
@@ -78,8 +78,7 @@ def _read_dump(text: Text) -> Reading:
         elif heading is not None and not line.text.strip():
             claimed.append(line.number)
     found = {"sysfs_values": values, "ib_counters": counters}
-    frames = {name: TABLES[name].frame(rows) for name, rows in found.items() if rows}
-    return Reading(frames=frames, lines=line_numbers(claimed), gaps=tuple(gaps))
+    return Reading(frames=filled(found), lines=line_numbers(claimed), gaps=tuple(gaps))
 
 
 FORMATS = (

@@ -16,7 +16,7 @@ import polars as pl
 
 from nccl_forensics.facts.ib_counters import COUNTERS, counter_name
 from nccl_forensics.facts.link_rates import LANE_GBIT_S
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row
 from nccl_forensics.frames import taken_for_packed
 from nccl_forensics.tables import TABLES
 
@@ -31,7 +31,6 @@ _SPEEDS = {1: "SDR", 2: "DDR", 4: "QDR", 1 << 8: "FDR", 1 << 9: "EDR", 1 << 10: 
 _MTU = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 _SWITCH = 2
 
-Row = dict[str, object]
 Port = tuple[str, int]
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import classify, whole
-from nccl_forensics.tables import TABLES
 
 _OURS = (
     r"^\s*(?:From (?:ca|switch|router) \{0x|\[\d+\] -> (?:ca|switch|router) port \{0x|To (?:ca|switch|router) \{0x|ibtracert: iberror: )"
@@ -49,7 +48,7 @@ def read(text: Text) -> Reading:
             }
         )
         claimed.append(line.number)
-    return Reading(frames={"ib_routes": TABLES["ib_routes"].frame(rows)} if rows else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"ib_routes": rows}), lines=line_numbers(claimed))
 
 
 FORMAT = TextFormat(

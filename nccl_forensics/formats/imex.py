@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from nccl_forensics.formats._documents import of_json
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, whole
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import mapping
 from nccl_forensics.values.units import local_time
 
@@ -29,8 +28,6 @@ _LETTERS = {
     "!V!": "version-mismatch",
     "!M!": "node-map-mismatch",
 }
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -64,7 +61,7 @@ def read(text: Text) -> Reading:
             case _:
                 continue
         claimed.append(line.number)
-    return Reading(frames={"imex_nodes": TABLES["imex_nodes"].frame(rows)} if rows else {}, lines=line_numbers(claimed if rows else []))
+    return Reading(frames=filled({"imex_nodes": rows}), lines=line_numbers(claimed if rows else []))
 
 
 def _node(line: Line, number: int) -> Row:
@@ -91,7 +88,7 @@ def read_json(document: object) -> Reading:
     if not isinstance(nodes, Mapping):
         return Reading(gaps=(Gap("unparsed: no nodes"),))
     rows = list(_json_rows(nodes, told.get("status")))
-    return Reading(frames={"imex_nodes": TABLES["imex_nodes"].frame(rows)} if rows else {}, records=len(rows))
+    return Reading(frames=filled({"imex_nodes": rows}), records=len(rows))
 
 
 def _json_rows(nodes: Mapping[str, object], state: object) -> Iterator[Row]:

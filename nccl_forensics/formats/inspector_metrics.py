@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import labels_of, real, whole
-from nccl_forensics.tables import TABLES
 
 _METRIC = re.compile(
     r"^nccl_(bus_bandwidth_gbs|collective_exec_time_microseconds|p2p_bus_bandwidth_gbs|p2p_exec_time_microseconds)\{([^{}]{1,2000})\} (\S{1,40})(?: \d{1,20})?$"
 )
 _COMMENT = re.compile(r"^# (?:HELP|TYPE) nccl_(?:bus_bandwidth|collective_exec|p2p_)")
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -38,8 +35,7 @@ def read(text: Text) -> Reading:
         told |= {"op": labels.get("collective") or labels.get("p2p_operation")}
         column = "bus_bw_gb_s" if "bandwidth" in found[1] else "time_us"
         rows.append({"line_no": number, **told, column: value})
-    frame = TABLES["nccl_inspector"].frame(rows)
-    return Reading(frames={"nccl_inspector": frame} if rows else {}, lines=line_numbers(used), gaps=tuple(gaps))
+    return Reading(frames=filled({"nccl_inspector": rows}), lines=line_numbers(used), gaps=tuple(gaps))
 
 
 FORMAT = TextFormat(

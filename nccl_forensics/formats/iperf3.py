@@ -8,16 +8,13 @@ from collections.abc import Mapping
 import orjson
 import polars as pl
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, real, whole
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import mapping
 
 _OPENS = r"^(?:Connecting to host |\[ ID\] Interval|\[ *\d+\](?:\[[TR]X-[CS]\])? local |iperf3: |Accepted connection from )"
 _BYTES = {"Bytes": 1.0, "KBytes": 2.0**10, "MBytes": 2.0**20, "GBytes": 2.0**30, "TBytes": 2.0**40}
 _BITS = {"bits/sec": 1e-9, "Kbits/sec": 1e-6, "Mbits/sec": 1e-3, "Gbits/sec": 1.0, "Tbits/sec": 1e3}
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -50,7 +47,7 @@ def read(text: Text) -> Reading:
                     open_block = False
                 continue
         claimed.append(line.number)
-    return Reading(frames={"tcp_tests": TABLES["tcp_tests"].frame(rows)} if rows else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"tcp_tests": rows}), lines=line_numbers(claimed))
 
 
 def _interval(line: Line, ends: Mapping[str, tuple[str | None, str | None]]) -> Row:
@@ -130,7 +127,7 @@ def _read_json(data: bytes) -> Reading:
         rows.append({**own, "record": "error", "error": str(document["error"]).removeprefix("error - ")})
     if not rows:
         gaps = (Gap("truncated: no summary at its end"),)
-    return Reading(frames={"tcp_tests": TABLES["tcp_tests"].frame(rows)} if rows else {}, gaps=gaps, records=len(rows))
+    return Reading(frames=filled({"tcp_tests": rows}), gaps=gaps, records=len(rows))
 
 
 def _stream(data: bytes) -> dict[str, object]:

@@ -12,7 +12,7 @@ import polars as pl
 
 from nccl_forensics.facts.months import MONTHS
 from nccl_forensics.formats._kernel_events import EVENTS, KEEP
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat
 from nccl_forensics.frames import typed
 from nccl_forensics.grammar.lines import Extraction, load
 from nccl_forensics.tables import TABLES
@@ -33,8 +33,6 @@ _STYLE = {
     "hosted": "dmesg",
     "dmesg_delta": "dmesg-e",
 }
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:

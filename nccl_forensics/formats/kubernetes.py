@@ -9,10 +9,9 @@ import polars as pl
 
 from nccl_forensics.decoding.safe_yaml import BadYaml, load_all
 from nccl_forensics.formats._documents import of_json
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, moment, whole
 from nccl_forensics.masking import mask_variable
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import mapping, mappings
 from nccl_forensics.values.units import is_number
 
@@ -20,8 +19,6 @@ _OPENS = r"^\s*(?:(?:NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS|(?:NAMESPACE
 _COLUMN = re.compile(r"[A-Z]+(?: [A-Z]+)*")
 #: What tells a described pod from other text that begins with "Name:".
 _POD_FIELDS = frozenset({"Namespace", "Node", "Status", "Containers", "Start Time", "Priority", "Labels", "IP"})
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -62,7 +59,7 @@ def read(text: Text) -> Reading:
         if mode != "describe":
             claimed.append(line.number)
     found = {"pods": pods, "pod_events": events}
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, lines=line_numbers(sorted(set(claimed))))
+    return Reading(frames=filled(found), lines=line_numbers(sorted(set(claimed))))
 
 
 def _cells(text: str, columns: list[tuple[str, int]]) -> dict[str, str]:
@@ -231,8 +228,7 @@ def _reading(documents: Sequence[object]) -> Reading:
                 found["environment"].extend(_json_environment(item, record))
             elif item.get("kind") == "Node":
                 found["scheduler_nodes"].append(_json_node(item, record))
-    frames = {n: TABLES[n].frame(r) for n, r in found.items() if r}
-    return Reading(frames=frames, records=sum(map(len, found.values())))
+    return Reading(frames=filled(found), records=sum(map(len, found.values())))
 
 
 def _json_environment(item: Mapping[str, object], record: str) -> list[Row]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
-from nccl_forensics.tables import TABLES
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 
 _NAME = re.compile(r"^Name: +([a-z0-9][a-z0-9.-]{0,252})\s*$")
 _CONDITION = re.compile(r"^ {2}([A-Z][A-Za-z]+) +(True|False|Unknown) +(?:\w{3}, .{22,32}?) {2,}(?:\w{3}, .{22,32}?) {2,}(\S+) +(.*)$")
@@ -16,8 +15,6 @@ _LIST_HEAD = re.compile(r"^NAME +STATUS +ROLES +AGE +VERSION\b")
 _LISTED = re.compile(r"^([a-z0-9][a-z0-9.-]{0,252}) +(Ready|NotReady|Unknown)((?:,\w+)*) +\S+ +\S+ +v\d\S*(?: .*)?$")
 #: Lines after the name in which a node's sections stand.
 _REACH = 200
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -33,8 +30,7 @@ def read(text: Text) -> Reading:
             row, places = made
             rows.append(row)
             used.extend(numbers[start + p] for p in places)
-    frame = TABLES["scheduler_nodes"].frame(rows)
-    return Reading(frames={"scheduler_nodes": frame} if rows else {}, lines=line_numbers(sorted(used)))
+    return Reading(frames=filled({"scheduler_nodes": rows}), lines=line_numbers(sorted(used)))
 
 
 def _listed(texts: Sequence[str], numbers: Sequence[int]) -> tuple[list[Row], list[int]]:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import polars as pl
 
 from nccl_forensics.formats._raised import CHAIN, Raised, raised_row
-from nccl_forensics.formats.base import Reading, Text, TextFormat
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, line_numbers, line_of
 from nccl_forensics.grammar.blocks import glog_timed
 from nccl_forensics.grammar.lines import load
 from nccl_forensics.grammar.writers import HINTS, WriterLines, near_hits
@@ -80,8 +80,6 @@ _LSF_OTHERS = ("EXTERNAL_SIGNAL", "UNKNOWN", "CHKPNT")
 _REACH, _BEFORE = 20_000, 5
 _MOST_TASKS = 65_536
 
-Row = dict[str, object]
-
 
 def _read(text: Text) -> Reading:
     rows: list[Row] = []
@@ -96,11 +94,11 @@ def _read(text: Text) -> Reading:
     for row in [*rows, *single]:
         unique.setdefault((row["line_no"], row.get("rank"), row.get("pid"), row["kind"]), row)
     frames = {
-        "worker_exits": TABLES["worker_exits"].frame(sorted(unique.values(), key=lambda r: int(str(r["line_no"])))),
+        "worker_exits": TABLES["worker_exits"].frame(sorted(unique.values(), key=line_of)),
         "exceptions": TABLES["exceptions"].frame(raised),
         "launches": TABLES["launches"].frame(started),
     }
-    return Reading(frames=frames, lines=pl.Series("line_no", sorted(used), dtype=pl.UInt32()), records=len(used))
+    return Reading(frames=frames, lines=line_numbers(sorted(used)), records=len(used))
 
 
 def _blocks(lines: WriterLines, rows: list[Row], raised: list[Row], used: set[int]) -> None:

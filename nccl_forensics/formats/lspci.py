@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import LineWalk, Reading, Row, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
 
@@ -16,8 +16,6 @@ _DEVICE = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([A-
 _CAP = re.compile(r"^\s+LnkCap:\s+Port #\d+, Speed ([\d.]+)GT/s, Width x(\d+)")
 _STA = re.compile(r"^\s+LnkSta:\s+Speed ([\d.]+)GT/s[^,]{0,20}, Width x(\d+)")
 _ACS = re.compile(r"^\s+ACSCtl:\s+(.{1,120})$")
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import orjson
 import polars as pl
 
-from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, filled, line_numbers
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import mapping
 
@@ -49,8 +49,11 @@ def read(text: Text) -> Reading:
                 pass
     steps = tracked or evaluated
     found = {"training_steps": steps, "training_ends": ends}
-    frames = {name: TABLES[name].frame([_own(name, row) for row in part]) for name, part in found.items() if part}
-    return Reading(frames=frames, lines=line_numbers(claimed), gaps=tuple(gaps))
+    return Reading(
+        frames=filled({name: [_own(name, row) for row in part] for name, part in found.items()}),
+        lines=line_numbers(claimed),
+        gaps=tuple(gaps),
+    )
 
 
 def _own(name: str, row: Mapping[str, object]) -> dict[str, object]:

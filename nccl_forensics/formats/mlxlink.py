@@ -8,7 +8,7 @@ import polars as pl
 
 from nccl_forensics.facts.link_rates import lanes, physical_state, port_state
 from nccl_forensics.formats._documents import of_json
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import after, classify, real, whole
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import mapping
@@ -30,8 +30,6 @@ _TEXTS = {
     "vendor part number": "part",
     "vendor serial number": "serial",
 }
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -56,7 +54,7 @@ def read(text: Text) -> Reading:
                 row = None
             continue
         claimed.append(line.number)
-    return Reading(frames={"link_quality": TABLES["link_quality"].frame(rows)} if rows else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"link_quality": rows}), lines=line_numbers(claimed))
 
 
 def _value(row: Row, key: str, value: str | None) -> None:

@@ -14,7 +14,7 @@ import polars as pl
 from nccl_forensics.formats._nccl_lines import Messages, messages
 from nccl_forensics.formats._nccl_operations import Operations
 from nccl_forensics.formats._nccl_rows import errors_of, tables_of
-from nccl_forensics.formats.base import PLACE, Gap, Reading, Text, TextFormat
+from nccl_forensics.formats.base import PLACE, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.grammar.lines import load
 from nccl_forensics.tables import TABLES
 from nccl_forensics.tables.nccl import TORN_AT_MOST
@@ -120,7 +120,7 @@ def _gaps(found: Messages) -> tuple[Gap, ...]:
 def _lines_around(text: Text, found: Messages) -> pl.Series:
     """Lines that belong to a message without bearing a prefix: the empty line before a WARN, and the rest of what spans several lines."""
     warned = found.rows.filter(pl.col("level") == "WARN").get_column("line_no")
-    numbers = pl.Series("line_no", [], dtype=pl.UInt32)
+    numbers = line_numbers([])
     others = text.lines.filter(~pl.col("hit"))
     if warned.len():
         empty = others.filter(pl.col("text").str.strip_chars() == "").get_column("line_no")
@@ -134,7 +134,7 @@ def _lines_around(text: Text, found: Messages) -> pl.Series:
                 if line_no != head + offset or not line.strip() or not re.search(looks, line):
                     break
                 taken.append(line_no)
-            numbers = pl.concat([numbers, pl.Series("line_no", taken, dtype=pl.UInt32)])
+            numbers = pl.concat([numbers, line_numbers(taken)])
     return numbers
 
 

@@ -9,11 +9,8 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
-from nccl_forensics.tables import TABLES
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, filled
 from nccl_forensics.values.documents import items
-
-Row = dict[str, object]
 
 
 def sniff(head: bytes) -> bool:
@@ -32,8 +29,7 @@ def read(data: bytes) -> Reading:
     rows = list(_operations(items(events)))
     if not rows and not gaps:
         gaps.append(Gap("unparsed: no operation with its beginning and end", record="[0]"))
-    frame = TABLES["nccl_inspector"].frame(rows)
-    return Reading(frames={"nccl_inspector": frame} if rows else {}, gaps=tuple(gaps), records=len(rows))
+    return Reading(frames=filled({"nccl_inspector": rows}), gaps=tuple(gaps), records=len(rows))
 
 
 def _whole_lines(data: bytes) -> Iterator[object]:

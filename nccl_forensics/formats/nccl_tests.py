@@ -16,10 +16,9 @@ import polars as pl
 
 from nccl_forensics.facts.bandwidth import bus_factor
 from nccl_forensics.facts.setting_effects import is_setting
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, classify, real, whole
 from nccl_forensics.masking import mask
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import items, mapping, mappings
 
 #: mpirun --tag-output writes its tag again wherever the program flushed: in the middle of a row.
@@ -298,8 +297,7 @@ def _frames(runs: Sequence[_Run]) -> dict[str, pl.DataFrame]:
         tests.append(_summary(run, number))
         devices.extend({**d, "test": number} for d in run.devices)
         rows.extend({**r, "test": number} for r in run.rows)
-    found = {"bandwidth_tests": tests, "bandwidth_devices": devices, "bandwidth_rows": rows}
-    return {name: TABLES[name].frame(part) for name, part in found.items() if part}
+    return filled({"bandwidth_tests": tests, "bandwidth_devices": devices, "bandwidth_rows": rows})
 
 
 def _summary(run: _Run, number: int) -> dict[str, object]:
@@ -408,9 +406,7 @@ def _read_json(data: bytes) -> Reading:
         "error": "; ".join(str(e) for e in errors)[:500] if isinstance(errors, list) and errors else None,
         "last_bytes": run.rows[-1]["bytes"] if run.rows else None,
     }
-    frames = _frames([run])
-    if environment := _environment(document.get("env")):
-        frames["environment"] = TABLES["environment"].frame(environment)
+    frames = _frames([run]) | filled({"environment": _environment(document.get("env"))})
     return Reading(frames=frames, gaps=gaps, records=sum(f.height for f in frames.values()))
 
 

@@ -8,9 +8,8 @@ import re
 import polars as pl
 
 from nccl_forensics.formats._documents import of_json
-from nccl_forensics.formats.base import DocumentFormat, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, real, whole
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import items
 from nccl_forensics.values.units import is_number
 
@@ -39,8 +38,6 @@ _WHY = (("refused", "refused"), ("timed out", "timed-out"), ("TIMEOUT", "timed-o
 _ETHTOOL_KEYS = {"driver": "driver", "firmware-version": "firmware", "bus-info": "bus_id"}
 _SPEED = re.compile(r"^(\d+)Mb/s")
 _OLD_MTU = re.compile(r"MTU:(\d+)")
-
-Row = dict[str, object]
 
 
 class _Reader:
@@ -309,8 +306,7 @@ def read(text: Text) -> Reading:
         # "ip -o" lines look as if a launcher had tagged them with the interface's name.
         if not row.get("name") and row.get("hint_host"):
             row["name"] = row.pop("hint_host")
-    frames = {n: TABLES[n].frame(r) for n, r in sorted(reader.rows.items()) if r}
-    return Reading(frames=frames, lines=line_numbers(claimed))
+    return Reading(frames=filled(dict(sorted(reader.rows.items()))), lines=line_numbers(claimed))
 
 
 def _sniff_json(head: bytes) -> bool:
@@ -350,7 +346,7 @@ def _read_json(document: object) -> Reading:
                 }
             )
     found = {"net_interfaces": interfaces, "net_addresses": addresses}
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, records=len(interfaces) + len(addresses))
+    return Reading(frames=filled(found), records=len(interfaces) + len(addresses))
 
 
 _TABLES = ("net_interfaces", "net_addresses", "net_routes", "net_counters", "pings", "port_probes", "host_names")

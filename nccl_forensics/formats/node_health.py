@@ -11,14 +11,11 @@ from collections.abc import Iterator
 
 import orjson
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.masking import mask
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import items, mapping, mappings
 from nccl_forensics.values.pci import normal
 from nccl_forensics.values.units import is_number
-
-Row = dict[str, object]
 
 #: LBNL NHC 1.4 (``die`` in scripts/common.nhc): on standard error, and without its first word in the system's log.
 _NHC = re.compile(r"^(?:\S{1,64}: )?(?:ERROR:\s+)?(?:nhc(?:\[\d{1,10}\])?:\s+)?Health check failed:\s+(\S.*)$")
@@ -52,7 +49,7 @@ def read(text: Text) -> Reading:
             if key not in told:
                 told.add(key)
                 rows[table].append({**hit, **row})
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in rows.items() if r}, lines=line_numbers(claimed), records=len(claimed))
+    return Reading(frames=filled(rows), lines=line_numbers(claimed), records=len(claimed))
 
 
 def _found(line: str) -> Iterator[tuple[str, Row, str]]:

@@ -17,7 +17,7 @@ from nccl_forensics.formats._trace_collectives import collectives
 from nccl_forensics.formats._trace_columns import Columns, whole
 from nccl_forensics.formats._trace_kernels import classify
 from nccl_forensics.formats._trace_measures import Activity, kernels, measure
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row
 from nccl_forensics.frames import text_of, typed
 from nccl_forensics.tables import TABLES
 
@@ -52,8 +52,6 @@ _LOADER = re.compile(r"dataloader|data_loader|data loading|load[ _]?batch", re.I
 _GC = re.compile(r"^gc\b|garbage collect", re.IGNORECASE)
 _CHECKPOINT = re.compile(r"checkpoint", re.IGNORECASE)
 _MOST_GAPS = 100
-
-Row = dict[str, object]
 
 
 def _sniff(head: bytes) -> bool:

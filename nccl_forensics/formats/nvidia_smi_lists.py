@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 
 from nccl_forensics.formats._gpu_values import clean, gpu_row, number, problem
-from nccl_forensics.formats.base import Gap, LineWalk, Reading, Text, TextFormat
+from nccl_forensics.formats.base import Gap, LineWalk, Reading, Row, Text, TextFormat
 from nccl_forensics.values import pci
 from nccl_forensics.values.units import is_number, local_time
-
-Row = dict[str, object]
 
 _GPU = re.compile(r"^GPU (\d+): (.{1,120}?) \(UUID: ((?:GPU|MIG)-[0-9a-fA-F-]{6,64})\)\s*$")
 _LINK_RATE = re.compile(r"^\s+Link (\d+): (?:([\d.]+) GB/s|<(inactive)>|(inactive))\s*$", re.IGNORECASE)
@@ -64,30 +62,26 @@ _CSV_WORDS = frozenset(
 
 def read(text: Text) -> Reading:
     """Every block of the source that begins with a line of nvidia-smi's."""
-    reader = LineWalk(text)
-    hits: list[bool] = text.lines["hit"].to_list()
-    i, total = 0, len(reader.texts)
-    while i < total:
-        line = reader.texts[i]
-        after = i
-        if _GPU.match(line):
-            after = _gpu_block(reader, i)
-        elif hits[i] and "GPU0" in line and "CPU Affinity" in line:
-            after = _topology(reader, i)
-        elif "GPU0\t" in line and _PEER_HEAD.match(line):
-            after = _peers(reader, i)
-        elif hits[i] and _TABLE_HEAD.match(line):
-            after = _table(reader, i)
-        elif line.startswith("# gpu ") and "pwr" in line:
-            after = _dmon(reader, i)
-        elif line.startswith("# gpu ") and " pid " in line and line.split()[-1] in ("command", "name"):
-            after = _pmon(reader, i)
-        elif ", " in line and _is_csv_head(line):
-            after = _csv(reader, i)
-        elif hits[i]:
-            after = _failure(reader, i)
-        i = after if after > i else i + 1
-    return reader.reading()
+    return LineWalk(text).blocks(_block)
+
+
+def _block(reader: LineWalk, i: int) -> int:
+    line, hit = reader.texts[i], reader.hits[i]
+    if _GPU.match(line):
+        return _gpu_block(reader, i)
+    if hit and "GPU0" in line and "CPU Affinity" in line:
+        return _topology(reader, i)
+    if "GPU0\t" in line and _PEER_HEAD.match(line):
+        return _peers(reader, i)
+    if hit and _TABLE_HEAD.match(line):
+        return _table(reader, i)
+    if line.startswith("# gpu ") and "pwr" in line:
+        return _dmon(reader, i)
+    if line.startswith("# gpu ") and " pid " in line and line.split()[-1] in ("command", "name"):
+        return _pmon(reader, i)
+    if ", " in line and _is_csv_head(line):
+        return _csv(reader, i)
+    return _failure(reader, i) if hit else i
 
 
 def _gpu_block(reader: LineWalk, start: int) -> int:

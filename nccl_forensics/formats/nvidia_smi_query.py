@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from nccl_forensics.decoding import safe_xml
 from nccl_forensics.formats._gpu_values import clean, gpu_row, number
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.writers import WRITER
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
 from nccl_forensics.values.units import CTIME, local_time
 
@@ -17,7 +16,6 @@ _HEADER = "=NVSMI LOG="
 _TOOLS = ("gpus", "gpu_processes")
 _PROCESS_KEYS = {"Type": "type", "Name": "name", "Used GPU Memory": "used_mib"}
 
-Row = dict[str, object]
 Cells = dict[str, str]
 
 
@@ -63,8 +61,7 @@ def read(text: Text) -> Reading:
             row |= hints[first] | {"line_no": offset + int(str(line)), "record": None}
         gpus.extend(rows)
         processes.extend(listed)
-    frames = {"gpus": TABLES["gpus"].frame(gpus), "gpu_processes": TABLES["gpu_processes"].frame(processes)}
-    return Reading(frames={n: f for n, f in frames.items() if f.height}, lines=line_numbers(used), gaps=tuple(gaps))
+    return Reading(frames=filled({"gpus": gpus, "gpu_processes": processes}), lines=line_numbers(used), gaps=tuple(gaps))
 
 
 def _report_end(texts: list[str], start: int) -> int:
@@ -154,9 +151,8 @@ def read_xml(data: bytes) -> Reading:
     gpus, processes, error = _xml(data)
     for row in (*gpus, *processes):
         row.pop("line")
-    frames = {"gpus": TABLES["gpus"].frame(gpus), "gpu_processes": TABLES["gpu_processes"].frame(processes)}
     gaps = (Gap(error, record="nvidia_smi_log"),) if error else ()
-    return Reading(frames={n: f for n, f in frames.items() if f.height}, gaps=gaps, records=len(gpus))
+    return Reading(frames=filled({"gpus": gpus, "gpu_processes": processes}), gaps=gaps, records=len(gpus))
 
 
 def _xml(data: bytes) -> tuple[list[Row], list[Row], str | None]:

@@ -16,8 +16,6 @@ _MINOR = re.compile(r"^nvidia(\d+)$")
 #: lsof's words to those of ss.
 _STATES = {"ESTABLISHED": "ESTAB", "SYN_SENT": "SYN-SENT", "CLOSE_WAIT": "CLOSE-WAIT", "TIME_WAIT": "TIME-WAIT", "LISTEN": "LISTEN"}
 
-Row = dict[str, object]
-
 
 def read(text: Text) -> Reading:
     """Sockets with their process, and processes by GPU; the number of a device file is the driver's minor, mostly nvidia-smi's index."""

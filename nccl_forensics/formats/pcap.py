@@ -13,8 +13,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
-from nccl_forensics.tables import TABLES
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, filled
 
 _MAGIC = {
     b"\xa1\xb2\xc3\xd4": (">", 1000),
@@ -41,7 +40,6 @@ _WORDS = {
     (_ICMP6, 2): "packet too big",
 }
 
-Row = dict[str, object]
 Content = bytes | mmap.mmap
 
 
@@ -100,7 +98,7 @@ def read(data: Content) -> Reading:
     if capture.left_out:
         gaps.append(Gap(f"limit: {capture.left_out} packets of further conversations are not counted", record=f"packet[{number}]"))
     flows, telling = capture.rows()
-    frames = {n: TABLES[n].frame(r) for n, r in (("flows", flows), ("packets", telling)) if r}
+    frames = filled({"flows": flows, "packets": telling})
     return Reading(frames=frames, gaps=tuple(gaps), records=number)
 
 

@@ -8,7 +8,7 @@ import orjson
 import polars as pl
 
 from nccl_forensics.facts.work_completions import STATUSES
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, real, whole
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import mapping
@@ -21,8 +21,6 @@ _ALONE = (
 #: What one printed unit is in Gbit/s: perftest's MB and MiB are both 2^20 bytes.
 _GBIT = {"gb/sec": 1.0, "mb/sec": 8 * 2**20 / 1e9, "mib/sec": 8 * 2**20 / 1e9, "gib/sec": 8 * 2**30 / 1e9}
 _SETTING = re.compile(r"([A-Za-z#][\w.# *-]{0,60}?)\s{0,30}:\s*(\S+)")
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -60,7 +58,7 @@ def read(text: Text) -> Reading:
             case _:
                 continue
         claimed.append(line.number)
-    return Reading(frames={"rdma_tests": TABLES["rdma_tests"].frame(rows)} if rows else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"rdma_tests": rows}), lines=line_numbers(claimed))
 
 
 def _row(line: Line, unit: float | None, latency: bool) -> Row:

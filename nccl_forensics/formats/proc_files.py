@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat
+from nccl_forensics.formats.base import LineWalk, Reading, Row, Text, TextFormat
 from nccl_forensics.grammar.blocks import whole
 from nccl_forensics.values import pci
 
@@ -28,27 +28,23 @@ _PARAMETERS = (
     "CoherentGPUMemoryMode",
 )
 
-Row = dict[str, object]
-
 
 def read(text: Text) -> Reading:
     """Every block that begins with a line of one of the files."""
-    reader = LineWalk(text)
-    hits: list[bool] = text.lines["hit"].to_list()
-    i = 0
-    while i < len(reader.texts):
-        line, end = reader.texts[i], i
-        if hits[i]:
-            if line.startswith("Inter-|   Receive"):
-                end = _interfaces(reader, i)
-            elif _PAIR.match(line):
-                end = _counters(reader, i)
-            elif line.startswith("Model:"):
-                end = _gpu(reader, i)
-            elif line.startswith("ResmanDebugLevel:"):
-                end = _parameters(reader, i)
-        i = end if end > i else i + 1
-    return reader.reading()
+    return LineWalk(text).blocks(_block)
+
+
+def _block(reader: LineWalk, i: int) -> int:
+    line = reader.texts[i]
+    if not reader.hits[i]:
+        return i
+    if line.startswith("Inter-|   Receive"):
+        return _interfaces(reader, i)
+    if _PAIR.match(line):
+        return _counters(reader, i)
+    if line.startswith("Model:"):
+        return _gpu(reader, i)
+    return _parameters(reader, i) if line.startswith("ResmanDebugLevel:") else i
 
 
 def _interfaces(reader: LineWalk, start: int) -> int:

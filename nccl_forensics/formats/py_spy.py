@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from nccl_forensics.formats._documents import of_json
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers, line_of
 from nccl_forensics.grammar.blocks import Line
 from nccl_forensics.masking import mask
 from nccl_forensics.stacks.frames import LONGEST_FRAME, frame_text, indent, origin, outermost, split_frame, windows
@@ -81,7 +81,7 @@ def read(text: Text) -> Reading:
     gaps: list[Gap] = []
     for lines in windows(text.lines, _HEADER, "py_spy", before=_ABOVE):
         rows += _blocks(lines, used, gaps)
-    rows.sort(key=lambda row: int(str(row["line_no"])))
+    rows.sort(key=line_of)
     return Reading(frames={"stacks": TABLES["stacks"].frame(rows)}, lines=line_numbers(sorted(used)), gaps=tuple(gaps), records=len(rows))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers, line_of
 from nccl_forensics.grammar.blocks import Line
 from nccl_forensics.stacks.frames import frame_text, indent, origin, outermost, short_path, windows
 from nccl_forensics.tables import TABLES
@@ -24,7 +24,7 @@ def read(text: Text) -> Reading:
             sample = samples.get(pid, 0)
             samples[pid] = sample + 1
             rows += [row | {"pid": pid, "is_main": n == main, "sample": sample} for n, row in enumerate(process)]
-    rows.sort(key=lambda row: int(str(row["line_no"])))
+    rows.sort(key=line_of)
     return Reading(frames={"stacks": TABLES["stacks"].frame(rows)}, lines=line_numbers(sorted(used)), records=len(rows))
 
 

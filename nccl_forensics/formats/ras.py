@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Gap, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.lines import load
 from nccl_forensics.grammar.writers import WRITER
-from nccl_forensics.tables import TABLES
 
 _HEADER = " compiled with CUDA "
 _SUMMARY = "Job summary"
@@ -36,8 +35,6 @@ _ITEM_KINDS = frozenset(
 #: Headlines below an item: they say what the rows after them are about.
 _HEADLINES = frozenset(("missing", "dead", "initialization", "different"))
 _DIFFERENT_OP = re.compile(r"different ([A-Za-z]+) operation counts")
-
-Row = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,7 @@ def read(text: Text) -> Reading:
             at = end
             continue
         at += 1
-    frames = {name: TABLES[name].frame(rows) for name, rows in tables.items() if rows}
-    return Reading(frames=frames, lines=line_numbers(used), gaps=tuple(gaps), records=sum(map(len, tables.values())))
+    return Reading(frames=filled(tables), lines=line_numbers(used), gaps=tuple(gaps), records=sum(map(len, tables.values())))
 
 
 def _parsed(text: Text) -> list[_Parsed]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
-from nccl_forensics.tables import TABLES
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, filled
 from nccl_forensics.values.documents import items, mapping
 from nccl_forensics.values.units import local_time
 
@@ -18,8 +17,6 @@ _COUNTS = {
     "ReduceScatter": "reduce_scatter",
     "AllReduce": "all_reduce",
 }
-
-Row = dict[str, object]
 
 
 def sniff(head: bytes) -> bool:
@@ -36,8 +33,7 @@ def read(data: bytes) -> Reading:
     if not isinstance(found, dict) or not isinstance(found.get("communicators"), list):
         return Reading(gaps=(Gap("unparsed: no list of communicators"),))
     rows = [row for number, comm in enumerate(found["communicators"]) for row in _ranks(found, comm, f"communicators[{number}]")]
-    frames = {"nccl_ras_ranks": TABLES["nccl_ras_ranks"].frame(rows)} if rows else {}
-    return Reading(frames=frames, records=max(1, len(rows)))
+    return Reading(frames=filled({"nccl_ras_ranks": rows}), records=max(1, len(rows)))
 
 
 def _ranks(found: Mapping[str, object], comm: object, record: str) -> Iterator[Row]:

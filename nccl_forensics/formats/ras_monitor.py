@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, filled
 from nccl_forensics.grammar.blocks import moment
-from nccl_forensics.tables import TABLES
 
 _GROUPS = ("LIFECYCLE", "TRACE")
-
-Row = dict[str, object]
 
 
 def sniff(head: bytes) -> bool:
@@ -24,8 +21,7 @@ def read(data: bytes) -> Reading:
     """One row per event; what stands behind a damaged object is not searched for."""
     gaps: list[Gap] = []
     rows = list(_rows(data.decode("utf-8", "replace"), gaps))
-    frame = TABLES["nccl_ras_events"].frame(rows)
-    return Reading(frames={"nccl_ras_events": frame} if rows else {}, gaps=tuple(gaps), records=len(rows))
+    return Reading(frames=filled({"nccl_ras_events": rows}), gaps=tuple(gaps), records=len(rows))
 
 
 def _rows(text: str, gaps: list[Gap]) -> Iterator[Row]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import real
 from nccl_forensics.grammar.writers import WRITER
-from nccl_forensics.tables import TABLES
 
 _CALL = re.compile(
     r"^(?:\w{1,20}: )?(rdma_(?:resolve_addr|resolve_route|connect|bind_addr|listen))(?: error)?:? +(?:error:? )?([A-Z-].{3,200}|-?\d{1,4})$"
@@ -18,8 +17,6 @@ _EVENT = re.compile(
 _ARP_HEAD = re.compile(r"^ARPING (\S{1,60}) from (\S{1,60}) (\S{1,32})$")
 _ARP_REPLY = re.compile(r"^Unicast reply from (\S{1,60}) \[([0-9A-Fa-f:]{11,60})\] +([\d.]{1,12})ms$")
 _ARP_END = re.compile(r"^(?:Sent \d{1,6} probes? \(\d{1,6} broadcast\(s\)\)|Received (\d{1,6}) response\(s\)(?: .*)?)$")
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -42,8 +39,7 @@ def read(text: Text) -> Reading:
         else:
             continue
         used.append(number)
-    frame = TABLES["pings"].frame(rows)
-    return Reading(frames={"pings": frame} if rows else {}, lines=line_numbers(used if rows else []))
+    return Reading(frames=filled({"pings": rows}), lines=line_numbers(used if rows else []))
 
 
 FORMAT = TextFormat(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat
+from nccl_forensics.formats.base import LineWalk, Reading, Row, Text, TextFormat
 from nccl_forensics.grammar.blocks import whole
 
 _HEAD = re.compile(
@@ -34,8 +34,6 @@ _QUIET = ("No errors found for this collective entry", "We cannot decide what's 
 #: A group of more ranks is not spelled out from its number alone; of so many calls what the analyzer says is kept, and the first of each
 #: group counts; so much of a text.
 _MOST, _CALLS, _LONG = 1 << 14, 2000, 400
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nccl_forensics.formats._documents import of_json
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row, filled
 from nccl_forensics.grammar.blocks import moment
-from nccl_forensics.tables import TABLES
-
-Row = dict[str, object]
 
 
 def sniff(head: bytes) -> bool:
@@ -24,7 +21,7 @@ def read(document: object) -> Reading:
     if not isinstance(members, list):
         return Reading(gaps=(Gap("unparsed: no entries"),))
     rows = [_row(n, entry) for n, entry in enumerate(members) if isinstance(entry, Mapping)]
-    return Reading(frames={"host_facts": TABLES["host_facts"].frame(rows)} if rows else {}, records=len(rows))
+    return Reading(frames=filled({"host_facts": rows}), records=len(rows))
 
 
 def _row(number: int, entry: Mapping[str, object]) -> Row:

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from nccl_forensics.formats._documents import of_json
 from nccl_forensics.formats._gpu_values import clean, number
 from nccl_forensics.formats._rocm_links import links_of
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
-from nccl_forensics.tables import TABLES
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, filled
 from nccl_forensics.values import pci
 from nccl_forensics.values.documents import mapping
 
@@ -64,7 +63,7 @@ def read(document: object) -> Reading:
     found = {"gpus": rows, **(links_of(document) if isinstance(document, Mapping) else {})}
     if not any(found.values()):
         return Reading(gaps=(Gap("unparsed: no card"),))
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, records=sum(map(len, found.values())))
+    return Reading(frames=filled(found), records=sum(map(len, found.values())))
 
 
 def _pick(cells: Mapping[str, str], prefixes: tuple[str, ...]) -> str | None:

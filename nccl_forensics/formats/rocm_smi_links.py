@@ -5,13 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.formats._rocm_links import XGMI
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import after, classify, whole
-from nccl_forensics.tables import TABLES
 
 _OPENS = r"ROCm System Management Interface|XGMI Error|Link Type between|Weight between|Hops between|Numa Nodes"
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -39,8 +36,7 @@ def read(text: Text) -> Reading:
             case _:
                 continue
         claimed.append(line.number)
-    frames = {n: TABLES[n].frame(r) for n, r in rows.items() if r}
-    return Reading(frames=frames, lines=line_numbers(claimed if frames else []))
+    return Reading(frames=filled(rows), lines=line_numbers(claimed if any(rows.values()) else []))
 
 
 FORMAT = TextFormat(

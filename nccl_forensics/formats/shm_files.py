@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat
+from nccl_forensics.formats.base import Reading, Text, TextFormat, filled, line_numbers, line_of
 from nccl_forensics.grammar.blocks import classify, whole
-from nccl_forensics.tables import TABLES
 
 
 def read(text: Text) -> Reading:
@@ -23,8 +22,7 @@ def read(text: Text) -> Reading:
         for line in classify(lines, "shm_files")
         if line.kind == "file"
     ]
-    frame = TABLES["shm_files"].frame(rows)
-    return Reading(frames={"shm_files": frame} if frame.height else {}, lines=frame["line_no"])
+    return Reading(frames=filled({"shm_files": rows}), lines=line_numbers([line_of(row) for row in rows]))
 
 
 FORMAT = TextFormat(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import after, classify, whole
-from nccl_forensics.tables import TABLES
 
 _OPENS = r"^\s*DEV\s+PORT\s+INDEX\s+GID\b"
 
@@ -23,8 +22,7 @@ def read(text: Text) -> Reading:
             facts = {"device": get("device"), "port": whole(get("port")), "index": whole(get("index")), "gid": get("gid")}
             rows.append({**line.where, **facts, "address": get("address"), "roce": get("version"), "netdev": get("netdev")})
         claimed.append(line.number)
-    frame = TABLES["rdma_gids"].frame(rows)
-    return Reading(frames={"rdma_gids": frame} if frame.height else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"rdma_gids": rows}), lines=line_numbers(claimed))
 
 
 FORMAT = TextFormat(name="show-gids", title="show_gids", tables=("rdma_gids",), anchors=("INDEX",), read=read, priority=42)

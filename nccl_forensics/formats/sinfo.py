@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat
+from nccl_forensics.formats.base import LineWalk, Reading, Row, Text, TextFormat
 from nccl_forensics.values.hostlist import expand
 
 #: Headings of sinfo's columns (slurm/src/sinfo/print.c), by themselves and in a form of the user's own (-o, -O): a line of nothing else
@@ -33,8 +33,6 @@ _STATES: dict[str, tuple[str, list[str]]] = {
     "boot": ("UNKNOWN", ["REBOOT"]),
 }
 _REASON = "mpirun lost the daemon on the node"
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from nccl_forensics.formats._documents import of_json
-from nccl_forensics.formats.base import DocumentFormat, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, after, classify, moment, real, whole
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.documents import items, mapping
 from nccl_forensics.values.hostlist import expand
 from nccl_forensics.values.units import is_number
@@ -43,8 +42,6 @@ _MARKS = {
     "$": "MAINT",
     "@": "REBOOT",
 }
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -93,7 +90,7 @@ def read(text: Text) -> Reading:
         claimed.append(line.number)
     finish()
     found = {"scheduler_jobs": jobs, "scheduler_nodes": nodes}
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, lines=line_numbers(claimed))
+    return Reading(frames=filled(found), lines=line_numbers(claimed))
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -255,7 +252,7 @@ def _read_json(document: object) -> Reading:
     jobs = [_json_job(job, f"jobs[{i}]") for i, job in enumerate(items(mapping(document).get("jobs"))) if isinstance(job, dict)]
     nodes = [_json_node(node, f"nodes[{i}]") for i, node in enumerate(items(mapping(document).get("nodes"))) if isinstance(node, dict)]
     found = {"scheduler_jobs": jobs, "scheduler_nodes": nodes}
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, records=len(jobs) + len(nodes))
+    return Reading(frames=filled(found), records=len(jobs) + len(nodes))
 
 
 def _json_job(job: Mapping[str, object], record: str) -> Row:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, classify, moment
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.hostlist import expand
 
 _HEAD = r"^\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?\] (?:(?:error|info|debug\d?|fatal): )?(.*)$"
@@ -20,8 +19,6 @@ _STATES: dict[str, tuple[str | None, list[str], str | None]] = {
     "rebooted": ("DOWN", ["REBOOT"], "Node unexpectedly rebooted"),
     "resending": (None, ["COMPLETING"], "a job on it does not end"),
 }
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -39,8 +36,7 @@ def read(text: Text) -> Reading:
             continue
         rows.extend(_rows(line, clocks[line.number]))
         claimed.append(line.number)
-    frame = TABLES["scheduler_nodes"].frame(rows)
-    return Reading(frames={"scheduler_nodes": frame} if frame.height else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"scheduler_nodes": rows}), lines=line_numbers(claimed))
 
 
 def _rows(line: Line, clock: str | None) -> list[Row]:

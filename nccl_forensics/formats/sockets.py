@@ -6,9 +6,8 @@ import re
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, classify, moment, real, whole
-from nccl_forensics.tables import TABLES
 from nccl_forensics.values.units import is_number
 
 _SOCKET = r"^\s*(?:ESTAB|SYN-SENT|SYN-RECV|FIN-WAIT-\d|TIME-WAIT|CLOSE-WAIT|LAST-ACK|CLOSING|LISTEN|UNCONN|CLOSED)\s+\d+\s+\d+\s+\S+:\S+\s+\S+:\S+"
@@ -32,8 +31,6 @@ _COLUMNS = {
     "lastack": "last_ack_ms",
 }
 _SECOND_NS = 1_000_000_000
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -61,7 +58,7 @@ def read(text: Text) -> Reading:
                 continue
         claimed.append(line.number)
     found = {"sockets": sockets, "packets": packets}
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, lines=line_numbers(claimed))
+    return Reading(frames=filled(found), lines=line_numbers(claimed))
 
 
 def _socket(line: Line) -> Row:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 
 from nccl_forensics.decoding import safe_xml
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Row
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values import pci
 
 _ROOT = re.compile(rb"<(system|graphs) version=")
 _ELEMENTS = ("cpu", "pci", "gpu", "nvlink", "c2c", "nic", "net")
-
-Row = dict[str, object]
 
 
 def sniff(head: bytes) -> bool:

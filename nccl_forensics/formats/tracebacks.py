@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
-import polars as pl
-
 from nccl_forensics.facts.signatures import UNTHROWN, classify
 from nccl_forensics.formats._nccl_rows import errors_of
 from nccl_forensics.formats._raised import ADDRESS, CHAIN, OWN_RANK, RAISED_FROM, brief, raised_row
-from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
+from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers, line_of
 from nccl_forensics.grammar.lines import load
 from nccl_forensics.grammar.writers import WriterLines, near_hits
 from nccl_forensics.masking import mask
@@ -114,15 +112,15 @@ def _read(text: Text) -> Reading:
     for own in text.by_source():
         for lines in near_hits(own, _REACH, before=_ABOVE):
             _Scan(lines, found).read()
-    found.rows.sort(key=lambda r: int(str(r["line_no"])))
-    found.reports.sort(key=lambda r: int(str(r["line_no"])))
+    found.rows.sort(key=line_of)
+    found.reports.sort(key=line_of)
     frames = {"exceptions": TABLES["exceptions"].frame(found.rows), "reports": TABLES["reports"].frame(found.reports)}
     if found.nccl:
-        warned = TABLES["nccl_errors"].frame(sorted(found.nccl, key=lambda r: int(str(r["line_no"]))))
+        warned = TABLES["nccl_errors"].frame(sorted(found.nccl, key=line_of))
         frames["nccl_errors"] = errors_of(warned, load("nccl_errors").extract(warned.get_column("message")))
     return Reading(
         frames=frames,
-        lines=pl.Series("line_no", sorted(found.used), dtype=pl.UInt32()),
+        lines=line_numbers(sorted(found.used)),
         gaps=tuple(found.gaps),
         records=len(found.rows),
     )

@@ -6,9 +6,8 @@ import re
 
 import polars as pl
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, filled, line_numbers
 from nccl_forensics.grammar.blocks import Line, classify, whole
-from nccl_forensics.tables import TABLES
 
 _PACKET = r"^\s*\d+\s+\d[\d:. -]*\d\s+[0-9a-f.:]+ (?:→|->) [0-9a-f.:]+ [A-Z]\S* \d+ "
 _PORTS = re.compile(r"(?:^|\] )(\d+) (?:→|->) (\d+) \[([A-Z, ]+)\]")
@@ -16,8 +15,6 @@ _ROCE = re.compile(r"\bQP=0x([0-9a-f]+)")
 _LEN = re.compile(r"\bLen=(\d+)")
 #: Marks of Wireshark's TCP analysis, without the space that some versions write between words.
 _RESENT = ("[TCP Retransmission]", "[TCP Fast Retransmission]", "[TCP Spurious Retransmission]")
-
-Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
@@ -30,7 +27,7 @@ def read(text: Text) -> Reading:
         claimed.append(line.number)
         _count(flows, line)
     rows = [{k: v for k, v in row.items() if k != "telling"} for row in flows.values()]
-    return Reading(frames={"flows": TABLES["flows"].frame(rows)} if rows else {}, lines=line_numbers(claimed))
+    return Reading(frames=filled({"flows": rows}), lines=line_numbers(claimed))
 
 
 def _count(flows: dict[tuple[object, ...], Row], line: Line) -> None:
