@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
-from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.frames import has_rows, ranks_in, typed, values_in
 from nccl_forensics.stacks.places import WAITING
@@ -24,80 +23,13 @@ from nccl_forensics.views.ended_before import (
     unlisted_task,
     without_a_dump,
 )
+from nccl_forensics.views.ending_kinds import CAUSE, CRASHES, SIGNALS, TOLD, VICTIM, WAITED, judge, signature_of, telling, unwritten
 from nccl_forensics.views.failed_alike import GOT_OVER, ended_by, exit_is_all, forgive_alike, one_of_those, words_of
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
 from nccl_forensics.views.tasks import OF_LAUNCHERS, rank_of_task
 from nccl_forensics.views.unheard_ends import crashed, vanished
 from nccl_forensics.views.watchdogs import outlived_a_timeout
-
-#: Signatures of exceptions that only say that another rank went away or did not come.
-VICTIM = frozenset(
-    {
-        "gloo-timeout",
-        "gloo-closed",
-        "gloo-reset",
-        "nccl-timeout",
-        "nccl-remote",
-        "nccl-follow-up",
-        "monitored-barrier",
-        "detail-mismatch",
-        "store-timeout",
-        "store-closed",
-        "store-unreachable",
-        "store-barrier",
-        "gloo-connect",
-        "rendezvous-lost",
-        "rendezvous-timeout",
-        "gloo-size-mismatch",
-        "keyboard-interrupt",
-        "actor-died",
-        "in-collective",
-        "sigterm",
-    }
-)
-#: Of these, what was raised by a process that had waited for others to the end, or was told that they do not fit: a crash of it comes after
-#: that.
-_WAITED = frozenset({"gloo-timeout", "nccl-timeout", "monitored-barrier", "detail-mismatch", "store-timeout", "store-barrier"})
-#: Signatures that name a cause of their own which another rule explains better.
-KIND_OF = {
-    "cuda-oom": "out-of-memory",
-    "host-oom": "out-of-memory",
-    "cuda-error": "gpu",
-    "nccl-cuda": "gpu",
-    "ddp-unused": "ddp-unused",
-    "launcher": "launcher",
-    "nccl-usage": "usage",
-    "refused": "usage",
-}
-#: What a CUDA error makes of an ending. One that the caller made (a wrong argument, an assertion in a kernel) is an exception as any other.
-_KIND_OF_CUDA = {
-    "gpu": "gpu",
-    "kernel": "gpu",
-    "not-ready": "gpu",
-    "driver": "driver",
-    "memory": "out-of-memory",
-    "program": "exception",
-}
-_SIGNALS = {
-    -9: "SIGKILL",
-    -11: "SIGSEGV",
-    -6: "SIGABRT",
-    -7: "SIGBUS",
-    -8: "SIGFPE",
-    -4: "SIGILL",
-    -15: "SIGTERM",
-    -2: "SIGINT",
-    -1: "SIGHUP",
-}
-_KIND_OF_SIGNAL = {
-    "SIGKILL": "killed",
-    "SIGSEGV": "segfault",
-    "SIGBUS": "bus-error",
-    "SIGFPE": "fpe",
-    "SIGILL": "illegal",
-    "SIGABRT": "abort",
-}
 
 DEATHS = typed(
     "rank:i32 host:str pid:i64 own:bool kind:str exit_code:i32 signal:str type:str message:str signature:str frame:str library:str",
@@ -242,8 +174,6 @@ def _alone_in(processes: pl.LazyFrame | None) -> dict[int, tuple[object, object]
     return {s: (host, pid) for s, host, pid in alone.select("source_id", "host", "pid").collect().iter_rows()}
 
 
-#: Signals by which a launcher or scheduler tells a process to end.
-_TOLD = ("SIGTERM", "SIGINT", "SIGHUP")
 #: Exit lines that tell of no worker that ended by itself.
 _NO_EXIT = ("closing-signal", "launcher-signal", "scheduler")
 
@@ -278,7 +208,7 @@ def _exited(
         if who["exit_code"] is None or (row["kind"] != "failed" and row["exit_code"] is not None):
             who.update(
                 exit_code=row["exit_code"],
-                signal=row["signal"] or _SIGNALS.get(row["exit_code"] or 0),
+                signal=row["signal"] or SIGNALS.get(row["exit_code"] or 0),
                 host=who["host"] or row["host"],
                 # torchrun's line has no year, which its block has.
                 time_raw_ns=row["time_raw_ns"] if row["kind"] != "failed" else None,
@@ -313,7 +243,7 @@ def _signalled_by_others(
     if exits is None or (exits["kind"] == "launcher-signal").any():
         return
     first = set(exits.filter(pl.col("kind").is_in(["failed", "root-cause"]))["pid"].drop_nulls().to_list())
-    told = [who for who in people.values() if who["kind"] is None and _judge(who)["kind"] == "terminated"]
+    told = [who for who in people.values() if who["kind"] is None and judge(who)["kind"] == "terminated"]
     rest = [who for who in people.values() if who not in told]
     everyone = {who["rank"] for who in people.values()} == set(range(len(people)))
     alone = len(told) == 1 and everyone and len(rest) > 1 and all(who["signature"] in PEER_GONE for who in rest)
@@ -337,7 +267,7 @@ def _before_the_step(
     early = tasks.join(ends, on="source_id").filter(pl.col("line_no") < pl.col("end"))
     ranks = {of_task(task, host) for task, host in early.select("rank", "host").iter_rows()} - {None}
     for who in people.values():
-        if who["rank"] in ranks and who["signal"] in _TOLD:
+        if who["rank"] in ranks and who["signal"] in TOLD:
             why = f"ended by {who['signal']} before the step was ended: nothing that srun sent"
             who.update(kind="killed", own=True, why=why)
 
@@ -360,14 +290,14 @@ def _raised(
         if home is not None and who["host"] not in (None, home[0]) and ranks_of_source.get(row["source_id"]) == rank:
             # Another job has a rank of this number: the text stands in the file of this rank on another host.
             who.update(host=home[0], pid=home[1])
-        row["signature"] = _inside(row)
+        row["signature"] = signature_of(row)
         who["over"] = who["over"] or bool(row["marked"]) or (row["kind"] != "python" and row["hint_scope"] == "global")
         if who["message"] is not None and cut_off(str(row["message"]), str(who["message"])):
             continue  # another copy of the same, cut short
         if who["message"] is not None and cut_off(str(who["message"]), str(row["message"])):
             who["signature"] = None
         # The first exception with a cause of its own speaks for the rank, then one that blames another rank, then a bare signal.
-        if who["signature"] is None or who.pop("from_block", False) or _telling(row["signature"]) > _telling(who["signature"]):
+        if who["signature"] is None or who.pop("from_block", False) or telling(row["signature"]) > telling(who["signature"]):
             who.update(
                 type=row["type"],
                 message=row["message"],
@@ -379,7 +309,7 @@ def _raised(
             )
             if who["source_id"] is None:
                 who.update(source_id=row["source_id"], line_no=row["line_no"], end_line=row["end_line"])
-        for other in _unwritten(row) - {rank} if row["signature"] == "user" else ():
+        for other in unwritten(row) - {rank} if row["signature"] == "user" else ():
             peer = roster.person(other, None)
             if peer["signature"] is None:
                 told = {k: row[k] for k in ("type", "message", "signature")}
@@ -389,10 +319,8 @@ def _raised(
     return nameless
 
 
-def _unwritten(row: Mapping[str, object]) -> set[int]:
-    """Ranks whose part of a checkpoint failed, as every rank says."""
-    failed = _CHECKPOINT.search(str(row["message"]))
-    return {int(rank) for rank in failed[1].replace(",", " ").split()} if failed else set()
+#: What an exception says where a signal broke off the system call that the process was in.
+_EINTR = re.compile(r"Interrupted system call|\[Errno 4\]")
 
 
 def _judged(
@@ -412,11 +340,11 @@ def _judged(
     # watchdogs.
     told = {who["rank"] for who in people.values() if who["rank"] is not None and who["signal"] == "SIGABRT"}
     elsewhere = len(ended_by_watchdog - told) if nameless_aborts.total() <= len(ended_by_watchdog - told) else 0
-    gave_up = any(who["signature"] in _WAITED for who in people.values() if not _told_to_end(who, asked))
+    gave_up = any(who["signature"] in WAITED for who in people.values() if not _told_to_end(who, asked))
     rows = []
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
-            who.update(_judge(who))
+            who.update(judge(who))
             if who["kind"] == "killed" and gave_up and _told_to_end(who, asked):
                 who.update(kind="terminated", own=False, why="killed after another had waited until its timeout and its launcher ended all")
             if who["kind"] == "killed" and who["rank"] in outlived:
@@ -469,8 +397,6 @@ def _silently(
     return [row | ends[row["source_id"] not in victims] for row in silent]
 
 
-#: Signals by which a process ends of itself; after a watchdog's timeout they are no beginning.
-_CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 #: Exceptions whose text says all that there is to say, whoever raised them.
 _REFUSALS = frozenset({"refused", "nccl-usage"})
 
@@ -498,12 +424,12 @@ def _pair_nameless(
             if scope in ("rank", "pid", "local") and who["source_id"] == source and who["exit_code"] == 1 and who["signature"] is None
         ]
         for row in raised:
-            row["signature"] = _inside(row)
-        best = max(raised, key=lambda row: _telling(row["signature"]))
+            row["signature"] = signature_of(row)
+        best = max(raised, key=lambda row: telling(row["signature"]))
         if not ended and best["signature"] in _REFUSALS:
             own = {k: best[k] for k in ("type", "message", "signature", "frame", "source_id", "line_no", "end_line")}
             people[("source", source)] = dict.fromkeys(DEATHS) | own | {"exc_source_id": source, "exc_line_no": best["line_no"]}
-        if not ended and best["signature"] == "signal" and best["type"] in _CRASHES and not watchdogs.get(source):
+        if not ended and best["signature"] == "signal" and best["type"] in CRASHES and not watchdogs.get(source):
             words = [row for row in raised if (row["signature"], row["type"]) == ("signal", best["type"])]
             reported = [w for w in people.values() if w["source_id"] == source and w["signal"] == best["type"] and w["signature"] is None]
             if len(words) == len(reported) == 1:  # its launcher names it, and these are its last words
@@ -514,7 +440,7 @@ def _pair_nameless(
                 people[("source", (source, row["line_no"]))] = dict.fromkeys(DEATHS) | place | {"signal": row["type"]}
         if best["signature"] in PEER_GONE and len(aborted) <= erred.get(source, 0):
             ended += [who for who in aborted if who["signature"] is None]
-        causes = [row for row in raised if _telling(row["signature"]) == _CAUSE]
+        causes = [row for row in raised if telling(row["signature"]) == CAUSE]
         by_it = ended_by(people, causes, best, ended, printed[words_of(best)] - len(ended))
         for who in by_it or (ended if len(ended) == 1 or best["signature"] in VICTIM else ()):
             who.update({k: best[k] for k in ("type", "message", "signature", "frame")}, exc_source_id=source, exc_line_no=best["line_no"])
@@ -573,80 +499,3 @@ def _heard(ranks_of_source: dict[int, int], path_hints: pl.LazyFrame | None, sou
     words = _OWN_WORDS | {"nccl-log"} if mixed else _OWN_WORDS
     folders = values_in(path_hints, "source_id", pl.col("attempt_local_rank").is_not_null())
     return {rank for source, rank in ranks_of_source.items() if source in folders or formats.get(source, set()) & words}
-
-
-#: What an exception says where a signal broke off the system call that the process was in.
-_EINTR = re.compile(r"Interrupted system call|\[Errno 4\]")
-#: Whose part of a checkpoint failed, which all ranks raise (torch/distributed/checkpoint/api.py), and what pickle says of an object of the
-#: caller.
-_CHECKPOINT = re.compile(r"CheckpointException ranks:dict_keys\(\[([\d, ]{1,400})\]?")
-_NOT_PICKLED = re.compile(r"^(?:[Cc]an(?:'|no)t pickle |Can't get local object )")
-
-
-#: What of torch.distributed meets other ranks itself, and what only lays out meshes and tensors.
-_MEETS = re.compile(r"torch/distributed/(?:\w+_c10d|c10d_logger|_functional_collectives|rendezvous|tensor/_collective_utils)\.py:")
-_LAYS_OUT = re.compile(r"torch/distributed/(?:device_mesh\.py|_mesh_layout\.py|tensor/)")
-#: How Python code refuses what it was given; a peer that is gone is none of these.
-_REFUSED = frozenset({"ValueError", "TypeError", "AssertionError", "NotImplementedError", "KeyError", "AttributeError", "IndexError"})
-
-
-def _inside(row: Mapping[str, object]) -> object:
-    """An unknown (or cut-off) text raised by torch.distributed itself blames no line of the program, unless it is about what the rank was
-    to send, write or lay out, or where no other rank is met."""
-    innermost = str(row["frames"] or "").split("\n", 1)[0]
-    if row["signature"] != "user" or "torch/distributed/" not in innermost:
-        return row["signature"]
-    if not _MEETS.search(innermost) and (row["type"] in _REFUSED or _LAYS_OUT.search(innermost)):
-        return row["signature"]
-    failed = _unwritten(row)
-    if failed and row["rank"] is not None:
-        return "user" if row["rank"] in failed else "in-collective"
-    return "user" if _NOT_PICKLED.search(str(row["message"])) else "in-collective"
-
-
-#: What a cause of its own tells.
-_CAUSE = 3
-
-
-def _telling(signature: object) -> int:
-    """How much a signature says of why the process ended."""
-    if signature is None:
-        return 0
-    if signature == "signal":
-        return 1
-    return 2 if signature in VICTIM else _CAUSE
-
-
-def _judge(who: dict[str, object]) -> dict[str, object]:
-    """Own fault or consequence, from exit code, signal and exception. A traceback beats the launcher's signal."""
-    signature, signal, code = who["signature"], who["signal"], who["exit_code"]
-    if signature == "signal":
-        signature = None
-        if signal is None and code is None and who["type"] in _CRASHES:
-            # It printed its crash, and a launcher that lists one failure alone says nothing of it.
-            told = {"kind": _KIND_OF_SIGNAL[str(who["type"])], "signal": who["type"]}
-            return {**told, "own": True, "why": f"ended by {who['type']}, as its own handler of it printed"}
-    if signature == "launcher" and str(who["type"]).endswith("SignalException"):
-        # A worker that torchrun's agent forked has the agent's handler of the signals by which it is told to end.
-        return {"kind": "terminated", "own": False, "why": "a signal told it to end, as a launcher or scheduler sends it"}
-    if signature is not None and signature not in VICTIM:
-        kind = KIND_OF.get(str(signature), "exception")
-        if kind == "gpu":
-            said = cuda_error(f"{who['type']}: {who['message']}")
-            kind = _KIND_OF_CUDA[said.speaks] if said is not None else "exception"
-        return {"kind": kind, "own": True, "why": "an exception of its own"}
-    if signal == "SIGKILL" and who.get("forced") and signature is None:
-        return {"kind": "terminated", "own": False, "why": "SIGKILL by its launcher, as it had not ended at the signal before"}
-    if signal in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"):
-        if signature is None or (signal == "SIGSEGV" and signature not in _WAITED):
-            return {"kind": _KIND_OF_SIGNAL[str(signal)], "own": True, "why": f"ended by {signal} without an exception before it"}
-        return {"kind": "victim", "own": False, "why": f"{signal} after {signature}"}
-    if signature is not None:
-        return {"kind": "victim", "own": False, "why": f"{signature} says that another rank did not come or went away"}
-    if signal in _TOLD:
-        return {"kind": "terminated", "own": False, "why": f"{signal}, as a launcher or scheduler sends it"}
-    if signal == "SIGABRT":
-        return {"kind": "abort", "own": True, "why": "aborted without a message that explains it"}
-    if code is not None and code != 0:
-        return {"kind": "exit", "own": True, "why": f"exit code {code} without an exception in the evidence"}
-    return {"kind": "clean", "own": False, "why": "exit code 0"}
