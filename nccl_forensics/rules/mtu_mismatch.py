@@ -28,7 +28,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, names_of
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.hosts import located
+from nccl_forensics.rules.common.hosts import homes, located
 
 #: Interfaces inside a host: their MTU says nothing about a path between hosts.
 _INNER = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth.*|cni\d*|cbr\d*|flannel.*|cali.*|podman\d*|lxc.*|dummy\d*|kube-.*|tun\d*|ibmon.*)$"
@@ -55,7 +55,7 @@ def mtu_mismatch(
 ) -> Iterator[Finding]:
     """Probes first, which prove it; then what the hosts are set to, by their tools, or where these tell no MTU by NCCL's queue pairs."""
     if pings is not None:
-        yield from _probed(located(pings, source_hosts), full_size, _homes(net_addresses, source_hosts))
+        yield from _probed(located(pings, source_hosts), full_size, homes(net_addresses, source_hosts))
     if packets is not None:
         yield from _refused(located(packets.filter(pl.col("mtu_bytes").is_not_null()), source_hosts))
     if net_interfaces is not None:
@@ -88,15 +88,6 @@ def _of_queue_pairs(nccl_notes: pl.LazyFrame) -> pl.DataFrame:
     ).collect()
 
 
-def _homes(net_addresses: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None) -> dict[str, str]:
-    """Hosts by the addresses that they alone list."""
-    if net_addresses is None:
-        return {}
-    known = located(net_addresses, source_hosts).filter(pl.col("address").is_not_null() & pl.col("host").is_not_null())
-    alone = known.filter(pl.col("host").n_unique().over("address") == 1)
-    return {str(a): str(h) for a, h in alone.select("address", "host").iter_rows()}
-
-
 def _probed(rows: pl.DataFrame, full: int, home: Mapping[str, str]) -> Iterator[Finding]:
     refused = rows.filter(pl.col("outcome") == "frag-needed")
     for (host, target), part in refused.group_by("host", "target", maintain_order=True):
@@ -106,7 +97,7 @@ def _probed(rows: pl.DataFrame, full: int, home: Mapping[str, str]) -> Iterator[
             f"{row['reporter'] or 'A router'} refused a packet of {(row['size_bytes'] or 0) + 28} bytes: its next link has MTU {row['mtu_bytes']}.",
             "error",
             "high",
-            _hosts(host),
+            names_of(host),
             (str(host), str(target)),
             list(part.iter_rows(named=True)),
         )
@@ -117,7 +108,7 @@ def _probed(rows: pl.DataFrame, full: int, home: Mapping[str, str]) -> Iterator[
             "tracepath found a link with a smaller MTU on the way.",
             "error",
             "medium",
-            _hosts(row["host"]),
+            names_of(row["host"]),
             (str(row["host"]), "tracepath", str(row["mtu_bytes"])),
             [row],
         )
@@ -141,7 +132,7 @@ def _probed(rows: pl.DataFrame, full: int, home: Mapping[str, str]) -> Iterator[
                 + (f" They reach {whole[0]}." if whole else ""),
                 "error",
                 "high",
-                _hosts(far if whole else row["host"]),
+                names_of(far if whole else row["host"]),
                 (str(row["host"]), str(row["target"])),
                 [row],
             )
@@ -154,7 +145,7 @@ def _refused(rows: pl.DataFrame) -> Iterator[Finding]:
             str(part["message"][0]),
             "error",
             "medium",
-            _hosts(part["host"][0]),
+            names_of(part["host"][0]),
             (str(source),),
             list(part.iter_rows(named=True)),
         )
@@ -255,10 +246,6 @@ def _odd(members: Mapping[str, Mapping[str, object]]) -> tuple[object, list[str]
 
 def _from(host: object) -> str:
     return f" from {host}" if host else ""
-
-
-def _hosts(host: object) -> tuple[str, ...]:
-    return names_of(host)
 
 
 def _finding(

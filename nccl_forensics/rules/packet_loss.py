@@ -27,7 +27,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.ib_counters import COUNTERS
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, name_of, names_of
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.hosts import located
+from nccl_forensics.rules.common.hosts import homes, located
 from nccl_forensics.values.others import others
 
 _WATCHED = [c.name for c in COUNTERS.values() if c.family in ("loss", "peer", "corruption")]
@@ -91,7 +91,8 @@ def packet_loss(
     if sockets is not None:
         yield from _sockets(located(sockets, source_hosts))
     if tcp_tests is not None:
-        yield from _tests(located(tcp_tests, source_hosts), loss_share, bad_share, least, _names(net_addresses, source_hosts))
+        routed = net_addresses.filter(pl.col("scope") == "global") if net_addresses is not None else None
+        yield from _tests(located(tcp_tests, source_hosts), loss_share, bad_share, least, homes(routed, source_hosts))
 
 
 def _rdma(counters: pl.DataFrame, peers: int, share: float) -> Iterator[Finding]:
@@ -305,15 +306,6 @@ def _tests(rows: pl.DataFrame, share: float, bad: float, least: int, names: Mapp
             [row],
             {"lost_share": ratio},
         )
-
-
-def _names(net_addresses: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None) -> dict[str, str]:
-    """Host by address, of addresses that one host alone bears."""
-    if net_addresses is None:
-        return {}
-    own = located(net_addresses.filter(pl.col("scope") == "global"), source_hosts).drop_nulls(["host", "address"])
-    found = own.group_by("address").agg(pl.col("host").unique()).filter(pl.col("host").list.len() == 1)
-    return {address: hosts[0] for address, hosts in found.select("address", "host").iter_rows()}
 
 
 def _finding(

@@ -29,6 +29,14 @@ def located(table: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.DataFr
     return frame.with_columns(host=pl.coalesce(stated)).drop("source_host")
 
 
+def homes(net_addresses: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None) -> dict[str, str]:
+    """Hosts by the addresses that they alone bear."""
+    if net_addresses is None:
+        return {}
+    known = located(net_addresses, source_hosts).drop_nulls(["host", "address"])
+    return dict(known.filter(pl.col("host").n_unique().over("address") == 1).select("address", "host").iter_rows())
+
+
 def refused(
     nccl_errors: pl.LazyFrame | None, exceptions: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None, says: pl.Expr, columns: list[str]
 ) -> pl.DataFrame:
@@ -277,7 +285,7 @@ def place_by_stall(found: People, broken: pl.DataFrame, stalls: pl.LazyFrame) ->
     Only where both stand alone: with two of either, nothing tells which belongs to which. A rank that is known to be elsewhere is not put
     there.
     """
-    places = [(first_label(host), bus) for host, bus in broken.select("host", "bus_id").drop_nulls("bus_id").unique().iter_rows()]
+    places = _gpus_of(broken)
     standing = stalls.filter((pl.col("cause") == "gpu-stall") & (pl.col("confidence") != "low")).unique("rank").collect()
     if len(places) != 1 or standing.height != 1 or found.of_gpu(*places[0]) is not None:
         return
@@ -289,13 +297,17 @@ def place_by_stall(found: People, broken: pl.DataFrame, stalls: pl.LazyFrame) ->
 def place_by_word(found: People, broken: pl.DataFrame, said: pl.DataFrame) -> None:
     """Puts the one rank that says that its GPU failed it (``said``: ``rank`` and where it stands) on the one GPU that broke, where nothing
     tells whose GPU that is."""
-    places = [(first_label(host), bus) for host, bus in broken.select("host", "bus_id").drop_nulls("bus_id").unique().iter_rows()]
+    places = _gpus_of(broken)
     told = said.filter(pl.col("rank").is_not_null()).unique("rank", keep="first", maintain_order=True)
     if len(places) != 1 or told.height != 1 or said["rank"].null_count() or found.of_gpu(*places[0]) is not None:
         return
     rank = int(told["rank"][0])
     words = f"rank {rank}, and no other, says that its GPU failed it: it is the one that broke"
     _put(found, places[0], rank, cite([whereabouts(told.row(0, named=True))], words))
+
+
+def _gpus_of(broken: pl.DataFrame) -> list[tuple[str | None, str]]:
+    return [(first_label(host), bus) for host, bus in broken.select("host", "bus_id").drop_nulls("bus_id").unique().iter_rows()]
 
 
 #: A rank's device is slow, for a GPU of its host that is known to be, where its kernels or copies take so much longer than usual.

@@ -187,25 +187,27 @@ def _active(gpu: Gpu, key: str) -> str:
     return "Active" if key and key in gpu.throttle else "Not Active"
 
 
+def _listed(host: Host) -> Iterator[tuple[Gpu, str]]:
+    """The GPUs that nvidia-smi still finds, with the line that names each."""
+    for gpu in host.gpus:
+        if not gpu.lost:
+            yield gpu, f"GPU {gpu.index}: {host.platform.product} (UUID: {gpu.uuid})\n"
+
+
 def nvlink(host: Host) -> Iterator[str]:
     """``nvidia-smi nvlink -s``."""
     p = host.platform
-    for gpu in host.gpus:
-        if gpu.lost:
-            continue
-        yield f"GPU {gpu.index}: {p.product} (UUID: {gpu.uuid})\n"
+    for gpu, name in _listed(host):
+        yield name
         for link in range(p.nvlinks):
             yield f"\t Link {link}: {'<inactive>' if link in gpu.dead_links else f'{p.nvlink_gb_s:g} GB/s'}\n"
 
 
 def nvlink_errors(host: Host) -> Iterator[str]:
     """``nvidia-smi nvlink -e`` of boards up to Hopper."""
-    p = host.platform
-    for gpu in host.gpus:
-        if gpu.lost:
-            continue
-        yield f"GPU {gpu.index}: {p.product} (UUID: {gpu.uuid})\n"
-        for link in range(p.nvlinks):
+    for gpu, name in _listed(host):
+        yield name
+        for link in range(host.platform.nvlinks):
             count = gpu.link_errors.get(link, 0)
             yield f"\t Link {link}: Replay Errors: {count}\n\t Link {link}: Recovery Errors: {count // 40}\n\t Link {link}: CRC Errors: {count * 3}\n"
 
