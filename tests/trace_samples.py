@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Json = dict[str, object]
@@ -80,10 +80,3 @@ def collective(
         "Process Group Ranks": json.dumps(list(ranks)),
     }
     return args if seq is None else {**args, "Seq": seq}
-
-
-def events_of(document: Mapping[str, object]) -> list[Json]:
-    """The events of a document."""
-    events = document["traceEvents"]
-    assert isinstance(events, list)
-    return events

@@ -1,7 +1,7 @@
 """Kinds of lines as grammars define them, and the file that holds all of them ready made.
 
 To make them, Lark is loaded and reads the grammar, which takes longer than to read most sources. ``grammars/compiled.json`` holds, for each
-``.lark`` file, the kinds that ``grammar_compiler`` made of it and the digest of its text: of one that was changed since, they do not count.
+``.lark`` file, the kinds that ``compiler`` made of it and the digest of its text: of one that was changed since, they do not count.
 """
 
 from __future__ import annotations

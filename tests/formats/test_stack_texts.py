@@ -10,17 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics.formats import faulthandler, gdb, py_spy, pystack
-from nccl_forensics.formats.base import TextFormat
 from nccl_forensics.grammar.lines import load
 from nccl_forensics.reading.source import SourceReading, read_source
 from nccl_forensics.stacks.frames import frame_text, function_of, short_path, split_frame
 from tests.corpus import ROOT, corpus
 
 FIXTURES = ROOT / "fixtures" / "stacks"
-TEXTS: tuple[TextFormat, ...] = tuple(
-    f for f in (*py_spy.FORMATS, faulthandler.FORMAT, gdb.FORMAT, pystack.FORMAT) if isinstance(f, TextFormat)
-)
 
 
 def rows(data: bytes | str) -> list[dict[str, object]]:
