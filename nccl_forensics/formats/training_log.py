@@ -19,6 +19,11 @@ _IS = r"['\"]?\s*[:=]?\s*['\"]?"
 _LOSS = rf"(?:^|[^A-Za-z0-9_])(?:([A-Za-z][A-Za-z0-9]*)[ _/])?[Ll]oss{_IS}({_NUMBER})(?:$|[^A-Za-z0-9_.%])"
 _WHOLE = ("", "lm", "train", "training", "total", "mean", "avg", "step", "reduced")
 _STEP = r"(?i)(?:^|[^a-z0-9_.])(?:iteration|iter|it|(?:global[_ ])?step)['\"]?\s*[:=]?\s*\[?([0-9]+)(?:$|[^0-9.])"
+#: Words that may count something above the step, and are read where nothing else is: ``round 3 step 7`` is step 7.
+_COUNT = r"(?i)(?:^|[^a-z0-9_.])(?:update|round|generation)['\"]?\s*[:=#]?\s*\[?([0-9]+)(?:$|[^0-9.])"
+_BATCH = r"(?i)(?:^|[^a-z0-9_])epoch\s*[:=]?\s*[0-9]+[ ,:|]+batch\s*[:=]?\s*([0-9]+)(?:$|[^0-9.])"
+#: A number alone in brackets before the loss: the step, where it rises from line to line, and else a rank or a device.
+_BRACKET = r"(?i)^\s*\[\s*([0-9]+)\]:?\s+(?:(?:train|training|total|mean|avg)[ _/])?loss"
 #: Lightning and tqdm count ``10/100 [00:01<00:10`` and write the loss behind it; fairseq ``epoch 001:    100 / 2000 loss=``.
 _OF = r"(?:\s|:)([0-9]+) ?/ ?[0-9]+ (?:\[[0-9:]+<|loss=)"
 _NORM = rf"(?i)(?:^|[^a-z0-9_])(?:grad(?:ient)?[ _]?norm|gnorm){_IS}({_NUMBER})(?:$|[^A-Za-z0-9_])"
@@ -33,13 +38,15 @@ _INPUT_TOOK = (
     r"(?i)(?:^|[^a-z0-9_])(?:data(?:[_ -]?(?:load(?:ing|er)?|fetch|wait))?|dataload(?:er|ing)?|load(?:ing)?[_ ]data|batch[_ -](?:load|fetch|generator)"
     rf"|input(?:[_ -]wait)?){_TOOK}"
 )
+#: Lines with a bracket that are too few to tell whether its number rises.
+_FEW = 2
 _UNITS_MS = {"ms": 1.0, "msec": 1.0, "us": 1e-3, "s": 1e3, "sec": 1e3, "seconds": 1e3, "time": 1e3}
 #: The rank that the line itself names.
 _RANK = r"(?i)(?:^|[^a-z0-9_])rank[ =:]{0,2}([0-9]{1,5})(?:$|[^0-9.])"
 #: A line that begins with its step, behind brackets, a clock, rank and epoch at most, and goes on with names and numbers.
 _OPENS = (
-    r"(?i)^\s*(?:\[[^\]]{1,40}\]:?\s*){0,3}(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.,]+Z?[ |:-]*)?"
-    r"(?:(?:rank|epoch)[ =:]?[0-9]+[ |:,]+){0,2}(?:global[ _])?(?:step|iteration|iter)\s*[:=#]?\s*[0-9]+"
+    r"(?i)^\s*(?:\[[^\]]{1,40}\]:?\s*){0,3}(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.,]+Z?[ |:-]*)?(?:(?:INFO|DEBUG)\b[ |:-]*(?:[a-z_][a-z0-9_.]{0,40}: *)?)?"
+    r"(?:(?:rank|epoch)[ =:]?[0-9]+[ |:,]+){0,2}(?:global[ _])?(?:step|iteration|iter|it|update|round|generation)\s*[:=#]?\s*[0-9]+(?:/[0-9]+)?"
     r"(?:[\s|,;:()]+[a-z_][a-z0-9_./-]{0,24}\s*[:= ]\s*(?:[-+]?[0-9][0-9.e+-]*|nan|inf)\s?[a-z%/]{0,12})*[\s|,;:.)]*$"
 )
 #: A clock of the training loop itself, where no launcher's prefix told the time.
@@ -56,7 +63,7 @@ def read(text: Text) -> Reading:
         text.hits.with_columns(
             whose=body.str.extract(_LOSS, 1).str.to_lowercase().fill_null(""),
             loss=_value(body.str.extract(_LOSS, 2)),
-            step=pl.coalesce(body.str.extract(_STEP, 1), body.str.extract(_OF, 1)).cast(pl.Int64, strict=False),
+            step=pl.coalesce(*(body.str.extract(told, 1) for told in (_STEP, _OF, _BATCH, _COUNT)), _risen(body)).cast(pl.Int64, strict=False),
             grad_norm=_value(body.str.extract(_NORM, 1)),
             skipped=body.str.extract(_SKIPPED, 1).cast(pl.Int64, strict=False),
             rank=body.str.extract(_RANK, 1).cast(pl.Int32, strict=False),
@@ -89,6 +96,13 @@ def _of_series(body: pl.Expr) -> pl.Expr:
     return opens & pl.col("step").is_not_null() & (steps > 1)
 
 
+def _risen(body: pl.Expr) -> pl.Expr:
+    """The number in brackets before a loss, if there are three and more and each is greater than the one before: ranks come again."""
+    number = body.str.extract(_BRACKET, 1)
+    value = number.cast(pl.Int64, strict=False).drop_nulls()
+    return pl.when((value.len() > _FEW) & (value.diff().min() > 0)).then(number)
+
+
 def _took(body: pl.Expr, pattern: str) -> pl.Expr:
     """Milliseconds, where the line tells of what unit its number is."""
     number, unit = (pl.coalesce(body.str.extract(pattern, group) for group in groups) for groups in ((2, 3, 6), (1, 4, 5)))
@@ -105,7 +119,7 @@ FORMAT = TextFormat(
     name="training-log",
     title="steps, loss and gradient norm of a training loop",
     tables=("training_steps", "training_ends"),
-    anchors=("loss", "Loss", "raining", "train_runtime", "Trainer.fit", "step ", "Step ", "iter "),
+    anchors=("loss", "Loss", "raining", "train_runtime", "Trainer.fit", "step ", "Step ", "iter ", "step=", "it=", "iter=", "update ", "round "),
     read=read,
     priority=75,
 )

@@ -64,7 +64,8 @@ _MISSED = re.compile(r"Ranks? ([\d, ]{1,200}) failed to pass monitoredBarrier")
 def not_stopped(
     worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, by_pid: Pids, others: list[dict[str, object]]
 ) -> list[dict[str, object]]:
-    """The one worker that the launcher did not have to stop, where its log ends before it says who failed.
+    """The one worker that the launcher did not have to stop, where its log ends before it says who failed, or says so of workers alone that
+    lost a peer.
 
     torchrun signals all workers that still run as soon as one has failed (torch/distributed/elastic/agent/server/api.py); it starts them
     in the order of their local ranks, so that the known pids tell which one is left out.
@@ -77,14 +78,17 @@ def not_stopped(
     if told and not missed and not any(o["signature"] in PEER_GONE for o in others):
         return []  # told to end from outside, it stops all that still run: one may have ended in good order
     batch = lines.filter(pl.col("kind") == "closing-signal")
-    failed = worker_exits.filter(pl.col("kind").is_in(["failed", "failure", "root-cause"]) & pl.col("pid").is_not_null())
-    if has_rows(failed.join(batch.lazy(), on="pid", how="anti")):
+    named = pl.col("kind").is_in(["failed", "failure", "root-cause"]) & pl.col("pid").is_not_null()
+    failed = worker_exits.filter(named).join(batch.lazy(), on="pid", how="anti").group_by("pid").agg(pl.col("rank").max()).collect()
+    bereft = {o["rank"] for o in others if o["rank"] is not None and o["signature"] in PEER_GONE}
+    if not bereft.issuperset(failed["rank"].to_list()):
         return []  # it says who failed: that is the one
-    pids = batch["pid"].drop_nulls().unique().sort().to_list()
+    known = dict(failed.iter_rows())
+    pids = sorted({*batch["pid"].drop_nulls().to_list(), *known})
     launched = path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("attempt_local_rank").unique().collect().height
     if launched < 3 or len(pids) != launched - 1:
         return []
-    ranks = [by_pid.rank(pid) for pid in pids]
+    ranks = [known.get(pid, by_pid.rank(pid)) for pid in pids]
     # Local ranks are global ones where one launcher started them all. Who ended in another way is not the one.
     ended = {o["rank"] for o in others}
     gaps = [gap for gap in range(launched) if all(rank is None or rank == i + (i >= gap) for i, rank in enumerate(ranks))]

@@ -49,6 +49,25 @@ def test_a_short_word_for_a_step_is_read() -> None:
     assert rows.select("step", "loss").rows() == [(1, -0.7239)]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[7] loss=0.51\n[8] loss=0.44\n[9] loss=0.43\n",
+        "update 7 | norm 2.0\nupdate 8 | norm 2.1\nupdate 9 | norm 2.1\n",
+        "rank 1: round 7/12 mean +0.3\nrank 1: round 8/12 mean +0.3\nrank 1: round 9/12 mean +0.2\n",
+        "2026-11-28 10:17:42,762 INFO train: it=7 tokens=512\n2026-11-28 10:17:43,100 INFO train: it=8 tokens=512\nit=9 tokens=512\n",
+        "epoch 0 batch 7 loss 0.4\nepoch 0 batch 8 loss 0.4\nepoch 0 batch 9 loss 0.4\n",
+        "round 2 step 7 loss 0.4\nround 2 step 8 loss 0.4\nround 2 step 9 loss 0.4\n",
+    ],
+)
+def test_steps_by_other_names_are_read(text: str) -> None:
+    assert read_source(text.encode()).frames["training_steps"]["step"].to_list() == [7, 8, 9]
+
+
+def test_a_number_in_brackets_that_does_not_rise_is_no_step() -> None:
+    assert read_source(b"[0] loss=0.51\n[1] loss=0.44\n[2] loss=0.43\n[0] loss=0.40\n").formats == ()
+
+
 def test_times_are_read_where_they_tell_their_unit() -> None:
     def times(line: str) -> tuple[float | None, float | None]:
         [told] = read_source(f"{line}\n".encode()).frames["training_steps"].select("step_ms", "input_ms").rows()

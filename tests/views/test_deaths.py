@@ -863,6 +863,18 @@ def test_who_was_stopped_is_not_missing_from_a_report_of_one_failure() -> None:
     assert of_function(101, 102, 103, processes=known) == []
 
 
+def test_the_one_that_is_neither_stopped_nor_failed_for_want_of_a_peer_had_ended() -> None:
+    # No pid but that of the first that failed has a rank; the words of the others leave one of the gaps.
+    def gone(*words: pl.LazyFrame) -> list[tuple[object, object]]:
+        found = ended(one_listed(101, 103), *words, processes=rows(PROCESSES_SCHEMA), sources=HOME, hints=FOLDERS)
+        return [(o["rank"], o["kind"]) for o in found if o["kind"] == "left"]
+
+    lost = [raised("gloo-closed", r) for r in (0, 1, 3)]
+    assert gone(*lost) == [(2, "left")]
+    assert gone(*lost[:2]) == []
+    assert gone(raised("gloo-timeout", 0), *lost[1:]) == []
+
+
 def test_where_a_stopped_pid_is_nobodys_no_rank_had_ended() -> None:
     assert of_function(101, 102, 103) == []
     assert of_function(101, 105) == []
