@@ -107,6 +107,7 @@ _SUPPLIES = {
     "unmet": _OPERATIONS,
     "unlike_halves": _OPERATIONS,
     "unequal_exchanges": _OPERATIONS,
+    "two_roots": _STACKS,
     "left_loops": _RECORDERS,
     "left_unheld": _RECORDERS,
     "unheld_calls": _RECORDERS,

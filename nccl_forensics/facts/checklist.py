@@ -67,7 +67,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         HANG,
         "Do sizes, reduce operation and root of each collective agree?",
-        "shape-mismatch shape-mismatch-by-transport shape-mismatch-by-nccl argument-mismatch splits-mismatch",
+        "shape-mismatch shape-mismatch-by-transport shape-mismatch-by-nccl argument-mismatch splits-mismatch roots-mismatch",
         _OPERATIONS,
         _DUMPS,
     ),

@@ -51,6 +51,8 @@ _OPENS = (
 )
 #: A clock of the training loop itself, where no launcher's prefix told the time.
 _CLOCK = r"^.{0,40}?([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})"
+#: A step that tells how many there are: ``step 400/400`` is the last one.
+_LAST_OF = r"(?i)(?:^|[^a-z0-9_.])(?:iteration|iter|it|update|round|(?:global[_ ])?step)\s*[:=#]?\s*([0-9]+) ?/ ?([0-9]+)(?:$|[^0-9.])"
 _DICTIONARY = r"^\s*\{'loss': "
 #: Trainer's last dictionary, Lightning's word, Megatron-LM's (``[after training is done]``), and what people print themselves.
 _DONE = r"(?i)'train_runtime':|`trainer\.fit` stopped: `max_|\btraining (?:is |has |was )?(?:finished|completed?|done)\b|\b(?:finished|completed) training\b"
@@ -63,7 +65,9 @@ def read(text: Text) -> Reading:
         text.hits.with_columns(
             whose=body.str.extract(_LOSS, 1).str.to_lowercase().fill_null(""),
             loss=_value(body.str.extract(_LOSS, 2)),
-            step=pl.coalesce(*(body.str.extract(told, 1) for told in (_STEP, _OF, _BATCH, _COUNT)), _risen(body)).cast(pl.Int64, strict=False),
+            step=pl.coalesce(*(body.str.extract(told, 1) for told in (_STEP, _OF, _BATCH, _COUNT)), _risen(body)).cast(
+                pl.Int64, strict=False
+            ),
             grad_norm=_value(body.str.extract(_NORM, 1)),
             skipped=body.str.extract(_SKIPPED, 1).cast(pl.Int64, strict=False),
             rank=body.str.extract(_RANK, 1).cast(pl.Int32, strict=False),
@@ -80,12 +84,13 @@ def read(text: Text) -> Reading:
     clock = own.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns", strict=False).cast(pl.Int64)
     kind = pl.coalesce("time_kind", pl.when(clock.is_not_null()).then(pl.lit("local-unzoned")))
     found = found.with_columns(time_raw_ns=pl.coalesce("time_raw_ns", clock), time_kind=kind)
-    over = text.hits.filter((pl.col("line_no") > found["line_no"].max()) & body.str.contains(_DONE)).with_columns(
-        message=body.str.strip_chars().str.slice(0, 200)
-    )
+    last = found["line_no"].max()
+    whole = (body.str.extract(_LAST_OF, 1) == body.str.extract(_LAST_OF, 2)) & (pl.col("line_no") == last)
+    said = (pl.col("line_no") > last) & body.str.contains(_DONE)
+    over = text.hits.filter(whole | said).with_columns(message=body.str.strip_chars().str.slice(0, 200))
     frames = {"training_steps": TABLES["training_steps"].conform(found)}
     frames |= {"training_ends": TABLES["training_ends"].conform(over)} if over.height else {}
-    return Reading(frames=frames, lines=pl.concat([found["line_no"], over["line_no"]]))
+    return Reading(frames=frames, lines=pl.concat([found["line_no"], over["line_no"]]).unique())
 
 
 def _of_series(body: pl.Expr) -> pl.Expr:
@@ -119,7 +124,21 @@ FORMAT = TextFormat(
     name="training-log",
     title="steps, loss and gradient norm of a training loop",
     tables=("training_steps", "training_ends"),
-    anchors=("loss", "Loss", "raining", "train_runtime", "Trainer.fit", "step ", "Step ", "iter ", "step=", "it=", "iter=", "update ", "round "),
+    anchors=(
+        "loss",
+        "Loss",
+        "raining",
+        "train_runtime",
+        "Trainer.fit",
+        "step ",
+        "Step ",
+        "iter ",
+        "step=",
+        "it=",
+        "iter=",
+        "update ",
+        "round ",
+    ),
     read=read,
     priority=75,
 )

@@ -2,7 +2,8 @@
 
 ## What it finds
 At one position of a group all ranks call the same operation, but some with another reduce operation or root; or an all-to-all in which the
-members together send more or less than they together await: one that none finished, or that ended with part of what it should bring.
+members together send more or less than they together await: one that none finished, or that ended with part of what it should bring. Of a
+call whose root no recorder holds: all entered it, some left it, and the others never do.
 
 ## Why it matters
 The ranks compute different things or wait for different roots: wrong results or a hang.
@@ -76,4 +77,44 @@ def splits_mismatch(unequal_exchanges: pl.LazyFrame) -> Iterator[Finding]:
             would_refute=("the sizes of a recorder older than schema 2.4, which may not be those of the call",),
             actions=(Action("fix-code", ranks=odd or everyone, confidence="medium", where=row["call_site"]),),
             alternatives=(("shape-mismatch", odd, "each rank may give the sizes of its own tensors rightly"),),
+        )
+
+
+@rule(
+    name="roots-mismatch",
+    code="CO25",
+    cause="argument-mismatch",
+    severity="critical",
+    at_most=4,
+    explains=("timeout", "closed", "collective-stuck", "connection-failed"),
+)
+def roots_mismatch(two_roots: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding per group: a call with one root ends for all that entered it."""
+    for row in two_roots.sort("group_key").collect().iter_rows(named=True):
+        inside, group, called = tuple(row["ranks"]), group_words(row), operation_words(row["op"], row["seq"])
+        place = f" at {row['call_site']}" if row["call_site"] else ""
+        yield Finding(
+            title=f"all members of {group} entered {called}{place}, and {ranks_words(inside)} never left it: ranks gave it different roots",
+            summary=f"{ranks_words(row['beyond'])} went on to {row['next_op']}. With one root, and sizes and types alike, it would have ended for "
+            "all. The recorder holds no root, so that nothing tells who gave another.",
+            confidence="low",
+            ranks=inside,
+            culprits=(),
+            subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"]), str(row["call_site"] or "")),
+            divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
+            evidence=(
+                *cite([whereabouts(row)], f"{called}, which this rank never left"),
+                *cite([whereabouts(row, "peer_")], "the next call of a rank that did"),
+            ),
+            remedy=f"Compute the root{place} from what is the same on all ranks.",
+            prevention="Keep the root constant in code, never derived from local data.",
+            would_refute=(
+                "a second sample of these stacks that differs: then the job goes on",
+                "a connection between two of them that broke",
+            ),
+            actions=(
+                Action("fix-code", ranks=inside, confidence="low", where=row["call_site"]),
+                Action("collect-more", ranks=inside, command="py-spy dump --locals --pid <pid>"),
+            ),
+            alternatives=(("collective-stuck", (), None),),
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 import polars as pl
 
-from nccl_forensics.frames import has_rows, ranks_in
+from nccl_forensics.frames import ranks_in
 from nccl_forensics.values.ranklist import MOST_RANKS
 from nccl_forensics.views.pids import Pids
 

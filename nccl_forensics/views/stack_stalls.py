@@ -79,7 +79,8 @@ def stack_stalls(
                 continue  # one look at threads that sleep tells nothing
             judged = _judge(row, failed)
             if judged is not None and not failed and has_rows(training_ends):
-                judged = judged[0], "low"  # the training loop said that it was done
+                # The training loop said that it was done: what one look caught between two lines went on.
+                judged = None if row["reason"] == PASSED and int(str(row["samples"])) < 2 else (judged[0], "low")
             if judged is not None:
                 rows.append({name: row[name] for name in STACK_STALLS if name in row} | {"cause": judged[0], "confidence": judged[1]})
     return pl.DataFrame(rows, schema=STACK_STALLS, infer_schema_length=None).lazy()
@@ -114,7 +115,8 @@ def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
         confidence = "high" if row["sure"] and (twice or failed) and place not in PLAIN else "low" if place == "user-code" else "medium"
         return "input-stall" if place == "data-loader" else "host-stall", confidence
     if reason == PASSED:
-        return "collective-skipped", "medium"
+        # Threads that sleep between two steps of a job that goes on stand at one line as well.
+        return "collective-skipped", "medium" if twice or failed else "low"
     if reason == MAKING:
         return "collective-skipped", "low"
     if reason == ELSEWHERE and place in WAITING:

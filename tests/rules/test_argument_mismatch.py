@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from nccl_forensics.rules.argument_mismatch import argument_mismatch, splits_mismatch
+from nccl_forensics.rules.argument_mismatch import argument_mismatch, roots_mismatch, splits_mismatch
 from nccl_forensics.views.unequal_exchanges import UNEQUAL_EXCHANGES
 from tests.rules.frames import cited, divergences, told
 from tests.views.frames import rows
+from tests.views.test_two_roots import parted
 from tests.views.test_unequal_exchanges import exchanged
 
 DETAILS = {"found_detail": "1", "expected_detail": "0"}
@@ -49,3 +50,14 @@ def test_splits_that_do_not_fit_are_told_of_a_call_that_ended_too() -> None:
     assert told(finding) == ("critical", "medium", (2,))
     assert "All 3 members entered it and it ended" in finding.summary
     assert splits_mismatch.check(exchanged([(8, 6), (8, 8), (6, 8)], ended=True)) == []
+
+
+def test_a_call_with_a_root_that_some_never_leave_is_told_and_nobody_is_named() -> None:
+    [finding] = roots_mismatch.check(parted())
+    assert (finding.confidence, finding.ranks, finding.culprits) == ("low", (1, 3), ())
+    assert finding.title.endswith("and ranks 1, 3 never left it: ranks gave it different roots")
+    assert cited(finding) == [(1, "entries[6]"), (0, "entries[7]")]
+
+
+def test_a_call_with_a_root_that_all_stand_in_is_no_matter_of_its_root() -> None:
+    assert roots_mismatch.check(parted(inside=(0, 1, 2, 3))) == []

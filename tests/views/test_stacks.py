@@ -460,10 +460,11 @@ def test_a_note_that_stands_for_six_outweighs_two() -> None:
     assert frame.select("pid", "reason").rows() == [(2, PASSED)]
 
 
-def verdicts(*rows: dict[str, object], failed: bool | str = False) -> list[tuple[str, str, int | None]]:
-    """(cause, confidence, rank) of what these stacks alone say."""
+def verdicts(*rows: dict[str, object], failed: bool | str = False, over: bool = False) -> list[tuple[str, str, int | None]]:
+    """(cause, confidence, rank) of what these stacks alone say; ``over``: the training loop said that it was done."""
     signs = pl.LazyFrame({"sign": [failed if isinstance(failed, str) else "timeout"]}) if failed else None
-    frame = stack_stalls(odd_stacks(states(stacks(*rows))), None, None, None, signs, None, None, None)
+    ends = pl.LazyFrame({"source_id": [1], "line_no": [9]}) if over else None
+    frame = stack_stalls(odd_stacks(states(stacks(*rows))), None, None, None, signs, None, None, None, ends)
     return frame.select("cause", "confidence", "rank").collect().rows()
 
 
@@ -480,6 +481,14 @@ def test_several_before_a_call_that_the_others_have_passed_may_wait_there_for_on
 
     assert found(1) == [0]
     assert found(3) == []
+
+
+def test_one_look_at_ranks_that_sleep_in_one_line_beside_one_in_a_collective_is_no_sure_sign() -> None:
+    sleeping = ["main (train.py:47)", "<module> (train.py:68)"]
+    rows = [*(ranked(r, sleeping) for r in range(3)), ranked(3, BROADCAST)]
+    assert verdicts(*rows) == [("collective-skipped", "low", 3)]
+    assert verdicts(*rows, failed=True) == [("collective-skipped", "medium", 3)]
+    assert verdicts(*rows, over=True) == []
 
 
 def test_two_that_receive_may_both_wait_for_a_third_whether_the_job_failed_or_not() -> None:
