@@ -100,7 +100,7 @@ def test_the_word_that_the_training_is_over_is_read_behind_the_last_step() -> No
 def test_the_last_of_as_many_steps_as_there_are_says_that_it_is_over() -> None:
     rounds = "".join(f"rank 1: round {n}/9 mean 0.5\n" for n in range(6, 10))
     found = read_source(rounds.encode())
-    assert found.frames["training_ends"].select("line_no", "message").rows() == [(4, "rank 1: round 9/9 mean 0.5")]
+    assert found.frames["training_ends"].select("line_no", "message").rows() == [(4, "round 9/9 mean 0.5")]
     assert (found.records, found.foreign) == (4, 0)
     assert "training_ends" not in read_source(rounds.replace("9/9", "9/19").encode()).frames
 
