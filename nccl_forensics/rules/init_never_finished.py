@@ -75,7 +75,7 @@ def init_never_finished(
     if waiting.height < tails.height or _calls_done(progress):
         return
     hosts = hosts_of(waiting)
-    gaps = _gaps(waiting, nccl_versions)
+    gaps = _gaps(waiting, nccl_versions, processes)
     missing = tuple(sorted(r for *_, r in gaps if r is not None)) if all(r is not None for *_, r in gaps) else ()
     yield Finding(
         title=f"No communicator was ever made: all {waiting.height} processes stop where they wait for all ranks to check in",
@@ -108,10 +108,11 @@ def init_never_finished(
 _PER_GAP = 3
 
 
-def _gaps(waiting: pl.DataFrame, nccl_versions: pl.LazyFrame) -> list[tuple[str, int, int | None]]:
+def _gaps(waiting: pl.DataFrame, nccl_versions: pl.LazyFrame, processes: pl.LazyFrame | None) -> list[tuple[str, int, int | None]]:
     """Host, GPU and rank of those that are missing where each GPU has one process: below the last GPU that is used on any host. A rank is
-    known on the host of rank 0, which alone prints the version (NCCL 2.14 to 2.21 src/init.cc; 2.22 on every rank), and on the other one of two:
-    on the first host it is the number of the GPU, and the second one follows."""
+    known on a host whose other processes have ranks in the order of their GPUs, as names of files and launchers tell them; on the host of
+    rank 0, which alone prints the version (NCCL 2.14 to 2.21 src/init.cc; 2.22 on every rank), and on the other one of two: on the first
+    host it is the number of the GPU, and the second one follows."""
     places = waiting.select("host", "dev").drop_nulls()
     if places.height < waiting.height or places.is_duplicated().any():
         return []
@@ -124,8 +125,17 @@ def _gaps(waiting: pl.DataFrame, nccl_versions: pl.LazyFrame) -> list[tuple[str,
     told = nccl_versions.select("host", "pid").drop_nulls().unique().collect()
     lead = told["host"].to_list() if told.height == 1 else hosts if len(hosts) == 1 and not told.height else []
     order = [*lead, *(h for h in hosts if h not in lead)] if lead and len(hosts) <= 2 else lead
-    known = {host: at * size for at, host in enumerate(order)}
+    known = {host: at * size for at, host in enumerate(order)} | _first_ranks(waiting, processes)
     return [(host, dev, known[host] + dev if host in known else None) for host, dev in gaps]
+
+
+def _first_ranks(waiting: pl.DataFrame, processes: pl.LazyFrame | None) -> dict[str, int]:
+    """The rank of GPU 0 of each host, where two or more of its processes that wait have a rank and all agree."""
+    if processes is None:
+        return {}
+    named = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").collect()
+    first = waiting.join(named, on=["host", "pid"]).group_by("host").agg(first=(pl.col("rank") - pl.col("dev")).unique(), n=pl.len())
+    return {host: ranks[0] for host, ranks, n in first.iter_rows() if n > 1 and len(ranks) == 1}
 
 
 def _calls_done(progress: pl.LazyFrame | None) -> bool:

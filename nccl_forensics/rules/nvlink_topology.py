@@ -49,7 +49,9 @@ def nvlink_topology(
     for (host,), part in rows.group_by("host", maintain_order=True):
         best = float(part["nvlink_gb_s"].max() or 0.0)  # type: ignore[arg-type]  # a column of floats
         weak = part.filter(pl.col("nvlink_gb_s") < below * best)
-        if part.height < 3 or best <= 0 or weak.height * 2 >= part.height:
+        alike = rows.filter(pl.col("nvlink_gb_s") >= below * best)
+        # Where half of a host's few GPUs are weak, those of the other hosts tell which half is the odd one.
+        if best <= 0 or 2 * weak.height >= max(part.height, alike.height):
             continue
         for row in weak.iter_rows(named=True):
             ranks = (row["rank"],) if row["rank"] is not None else ()

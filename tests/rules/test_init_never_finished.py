@@ -120,6 +120,19 @@ def test_where_no_gap_is_sure_nobody_is_named(devices: dict[str, list[int]]) -> 
     assert (finding.ranks, finding.culprits) == ((), ())
 
 
+@pytest.mark.parametrize(
+    ("ranks", "missing"),
+    [([4, 5, 7, 0, 1, 2, 3, 8, 9, 10, 11], (6,)), ([4, 5, 6, 0, 1, 2, 3, 8, 9, 10, 11], ())],
+    ids=["in the order of the GPUs", "in another order"],
+)
+def test_the_ranks_of_its_neighbours_tell_who_is_missing_on_a_third_host(ranks: list[int], missing: tuple[int, ...]) -> None:
+    ends, bootstraps = placed(n2=[0, 1, 3], n1=[0, 1, 2, 3], n3=[0, 1, 2, 3])
+    people = pl.LazyFrame({"host": ["n2"] * 3 + ["n1"] * 4 + ["n3"] * 4, "pid": range(100, 111), "rank": ranks})
+    leader = table("nccl_versions", {"host": "n1", "pid": 103, "version": "2.21.5"})
+    [finding] = init_never_finished.check(ends, bootstraps, leader, None, people)
+    assert (finding.ranks, tuple(c.rank for c in finding.culprits)) == (missing, missing)
+
+
 PEOPLE = pl.LazyFrame({"host": ["n1"] * 4, "pid": [100, 101, 102, 103], "rank": [0, 1, 2, 3]})
 
 

@@ -36,6 +36,19 @@ def test_equal_gpus_gpus_without_nvlink_and_halves_stay_quiet() -> None:
     assert nvlink_topology.check(links(370, 370, 185, 185)) == []
 
 
+def test_of_two_gpus_of_a_host_those_of_other_hosts_tell_which_is_the_odd_one() -> None:
+    def job(*bandwidth: float) -> pl.LazyFrame:
+        pairs = [{"host": f"node{n // 2}", "gpu": f"{n % 2}b000", "rank": n, "nvlink_gb_s": b} for n, b in enumerate(bandwidth)]
+        return rows(GPU_LINKS, *(pair | {"source_id": 0, "line_no": n} for n, pair in enumerate(pairs)))
+
+    [finding] = nvlink_topology.check(job(370, 370, 370, 123))
+    assert told(finding) == ("error", "high", (3,))
+    assert finding.title == "GPU 1b000 of node1 (rank 3) has 123 GB/s of NVLink, its neighbours 370"
+    assert nvlink_topology.check(job(370, 123)) == [], "one host of two"
+    assert nvlink_topology.check(job(123, 123, 123, 370)) == [], "most are as weak"
+    assert nvlink_topology.check(job(185, 185, 370, 370)) == [], "hosts of another kind"
+
+
 def test_a_gpu_whose_process_alone_was_given_another_topology_file_has_a_wrong_file() -> None:
     def found(*files: tuple[str, list[int]]) -> tuple[object, ...]:
         [finding] = nvlink_topology.check(links(370, 0, 370, 370), settings("NCCL_TOPO_FILE", *files))
