@@ -13,8 +13,8 @@ from nccl_forensics.views import Resolver
 from nccl_forensics.views.log_ends import copied_in_part
 from nccl_forensics.views.matching import of_nccl
 
-#: Tables that by themselves do not tell how a job or its machines fared.
-_SILENT = frozenset({"sources", "gaps", "unmodelled", "cut_ends", "training_steps"})
+#: Tables that by themselves do not tell how a job or its machines fared: how it was set up and started does not either.
+_SILENT = frozenset({"sources", "gaps", "unmodelled", "cut_ends", "training_steps", "environment", "launches"})
 #: Tables of what went wrong: where they are empty, and nothing else was seen of a job, that tells nothing about the job.
 _FAILURES_ONLY = frozenset({"watchdog", "reports", "exceptions", "worker_exits", "nccl_errors"})
 

@@ -364,12 +364,15 @@ _KINDS = {
     "mpi_abort": "failure",
     "hvd_exit": "failure",
     "told_exit": "failure",
+    "pals": "failure",
     "shell": "shell",
     "ray_lost": "lost",
     "ray_dead": "lost",
     "vllm_lost": "lost",
     "ray_on_node": "memory-monitor",
 }
+#: Signals by which a launcher asks its processes to end.
+_ASKED = ("SIGTERM", "SIGINT", "SIGHUP")
 #: Ends that the worker or its owner asked for.
 _RAY_INTENDED = ("INTENDED_SYSTEM_EXIT", "INTENDED_USER_EXIT")
 
@@ -391,7 +394,7 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
         "rank": _number(values.get("rank")),
     }
     row["local_rank"] = _number(values.get("local_rank"))
-    row["host"] = values.get("host") or values.get("hosts") or values.get("ip")
+    row["host"] = values.get("host") or values.get("hosts") or values.get("ip") or values.get("node")
     if values.get("exit_type") == "NODE_OUT_OF_MEMORY":
         row["kind"] = "memory-monitor"
     if kind == "spawned_raised":
@@ -403,7 +406,11 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
         _end(row, signal=_FATES[str(values["fate"])])
     elif values.get("signal") is not None:
         _end(row, signal=str(values["signal"]))
-    elif kind in ("hvd_exit", "told_exit"):
+        if kind == "pals" and row["signal"] in _ASKED:
+            # The first of those that PALS ends itself, after one of them ended or when it was told to stop.
+            row["kind"] = "closing-signal"
+            row.pop("exit_code", None)
+    elif kind in ("hvd_exit", "told_exit", "pals"):
         if not int(str(values["exit_code"])):
             return []
         _end(row, code=str(values["exit_code"]))
@@ -482,6 +489,7 @@ FORMAT = TextFormat(
         "Process name: ",
         " exit with status code ",
         " exited with code ",
+        " died from signal ",
         " exited with exit code ",
         " exit code ",
         "Exit code: ",

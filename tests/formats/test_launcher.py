@@ -134,6 +134,20 @@ def test_a_launcher_of_ones_own_tells_how_its_ranks_ended():
     assert rows("rank 2 of the mesh has no exit code 3") == []
 
 
+def test_pals_tells_who_died_and_whom_it_ended_itself():
+    died = rows(
+        "x2001c0s3b1n0.hsn.example: rank 5 died from signal 6 and dumped core\nx2001c0s3b1n0.hsn.example: rank 4 died from signal 15\n"
+    )
+    host = "x2001c0s3b1n0.hsn.example"
+    assert died == [
+        {"kind": "failure", "rank": 5, "host": host, "exit_code": -6, "signal": "SIGABRT"},
+        {"kind": "closing-signal", "rank": 4, "host": host, "signal": "SIGTERM"},
+    ]
+    assert rows("nid001234: rank 0 exited with code 1") == [{"kind": "failure", "rank": 0, "host": "nid001234", "exit_code": 1}]
+    assert rows("nid001234: rank 0 exited with code 0") == []
+    assert rows("the patient of rank 2 died from signal loss") == []
+
+
 def test_workers_that_a_function_was_started_in_are_closed_in_other_words():
     prefix = "W1123 21:21:50.614000 10404 torch/distributed/elastic/multiprocessing/api.py:871] "
     assert [(r["kind"], r["pid"], r["signal"]) for r in rows(prefix + "Closing process 10510 via signal SIGTERM")] == [

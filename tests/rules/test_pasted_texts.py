@@ -409,3 +409,11 @@ def test_a_heartbeat_monitor_that_names_its_rank_twice_says_that_the_job_failed(
     (tmp_path / "log.txt").write_text(f"[rank4]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 4] [PG 0 Rank 4] {stuck}\n")
     told = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
     assert (told["status"], told["culprits"]) == ("unexplained", [])
+
+
+def test_an_environment_alone_says_nothing_of_how_the_job_fared(tmp_path: Path) -> None:
+    (tmp_path / "env.txt").write_text(
+        "HOME=/home/user\nNCCL_DEBUG=INFO\nPATH=/usr/bin:/bin\nPWD=/home/user\nWORLD_SIZE=4\nMASTER_ADDR=node-a\n"
+    )
+    (tmp_path / "job.log").write_text("node-a1: rank 2 died from signal 15\n")
+    assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["status"] == "insufficient-evidence"
