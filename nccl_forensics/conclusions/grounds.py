@@ -13,8 +13,8 @@ from nccl_forensics.views import Resolver
 from nccl_forensics.views.log_ends import copied_in_part
 from nccl_forensics.views.matching import of_nccl
 
-#: Tables that by themselves do not tell how a job or its machines fared: how it was set up and started does not either.
-_SILENT = frozenset({"sources", "gaps", "unmodelled", "cut_ends", "training_steps", "environment", "launches"})
+#: Tables that by themselves do not tell how a job or its machines fared.
+_SILENT = frozenset({"sources", "gaps", "unmodelled", "cut_ends", "training_steps"})
 #: Tables of what went wrong: where they are empty, and nothing else was seen of a job, that tells nothing about the job.
 _FAILURES_ONLY = frozenset({"watchdog", "reports", "exceptions", "worker_exits", "nccl_errors"})
 
@@ -39,7 +39,7 @@ def grounds_of(resolver: Resolver, store: Store, known: Census) -> Grounds:
     return Grounds(
         signs=signs or (),
         # Where the signs of failure could not be gathered, finding nothing says nothing.
-        has_job=signs is not None and _has_job(store) and not (machines_only and pods_down(resolver)),
+        has_job=signs is not None and _has_job(store, done) and not (machines_only and pods_down(resolver)),
         complete=ended or (whole and going and results and not parted),
         enough=part and going and not early and not (lost and alone),
         # A process that NCCL's log leaves at work may have stood, or lost another, after its last line.
@@ -58,9 +58,11 @@ def _signs(resolver: Resolver) -> tuple[str, ...] | None:
     return () if frame is None else tuple(f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True))
 
 
-def _has_job(store: Store) -> bool:
-    """Whether anything was seen by which a job, or a part of its machines, can be judged to be well."""
-    return any(store.holds(table) for table in sorted(store.present - _SILENT - _FAILURES_ONLY))
+def _has_job(store: Store, done: bool) -> bool:
+    """Whether anything was seen by which a job, or a part of its machines, can be judged to be well: how it was set up does not tell that,
+    unless it is known to be ``done``."""
+    silent = _SILENT if done else _SILENT | {"environment"}
+    return any(store.holds(table) for table in sorted(store.present - silent - _FAILURES_ONLY))
 
 
 def _would_show(resolver: Resolver, alone: bool, ended: bool) -> bool:
