@@ -179,14 +179,15 @@ def _pairs(edges: pl.DataFrame, graph: _Graph) -> bool:
 
 def _cited(direct: pl.DataFrame, gpu: set[int], cycles: list[list[int]]) -> dict[int, dict[str, object]]:
     """The edge that shows each awaited rank, of those in ``direct``, which are in order: what closes a circle is what its ranks wait in for
-    each other, not what others wait in for them; of a GPU that stands, what its peers have finished shows it, and not that others wait for
-    it too; of other ranks the first edge of one that is seen, else the first."""
+    each other, not what others wait in for them; of a GPU that stands, what its peers have finished shows it, first what several of them
+    have, and not that others wait for it too; of other ranks the first edge of one that is seen, else the first."""
     circle = pl.DataFrame(
         [(r, n) for n, c in enumerate(cycles) for r in c], schema={"rank": pl.Int32(), "circle": pl.Int64()}, orient="row"
     )
     waiting = direct.join(circle.rename({"rank": "waiter"}), on="waiter", how="inner", maintain_order="left")
     within = waiting.join(circle.rename({"rank": "awaited"}), on=["awaited", "circle"], how="inner", maintain_order="left")
     stands = direct.filter((pl.col("kind") == "gpu") & pl.col("awaited").is_in(sorted(gpu)))
+    stands = stands.sort(pl.col("waiter").n_unique().over("awaited", "group_key") < 2, maintain_order=True)
     found: dict[int, dict[str, object]] = {}
     for told in (within, stands, direct.filter(pl.col("kind") != "unseen"), direct):
         for edge in told.unique("awaited", keep="first", maintain_order=True).iter_rows(named=True):

@@ -439,7 +439,8 @@ def _different_op(
         reverse = read_divergence(history, own_line, peer_line)
         if reading.kind != "skipped" and reverse.kind == "skipped" and reverse.sure:
             return _row(base, "skipped", by_rank, peers, odd, at, reverse.skipped, len(history) >= 2, reverse.why)
-        certain = reading.kind == "skipped" and reverse.kind != "skipped" and reading.sure
+        # Nothing kept before tells a call that only one side made, and the other may have to make, from one that it made once too often.
+        certain = reading.kind == "skipped" and reverse.kind != "skipped" and reading.sure and bool(history)
     sure = reading.sure or (kind == "different" and _of_the_same_tensor(own, by_rank[peers[0]][at]))
     return _row(base, kind, by_rank, odd, peers, at, reading.skipped, certain and sure, reading.why)
 

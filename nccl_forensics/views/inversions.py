@@ -39,13 +39,15 @@ def inversions(
 
     ``ranks`` enqueued the operation of the first group before that of the second, ``others`` the other way round. ``majority``: among all
     ranks that have such a pair (groups of the same description at the same position count as alike) most go with ``others``, so that
-    ``ranks`` are the exception; where as many go either way, what all of them called before by turns tells. Of NCCL's logs, which do not
+    ``ranks`` are the exception; where as many go either way, what all of them called before by turns tells, or what those have behind them who
+    wait in the one and are in another group of the other's role. Of NCCL's logs, which do not
     tell what ended, the last step alone is looked at.
     """
     calls = calls_of(operations)
-    rows = [*_recorded(stuck, calls.every), *_logged(calls)]
+    places = with_roles(progress, groups) if groups is not None and progress is not None else None
+    rows = [*_recorded(stuck, calls.every, places), *_logged(calls)]
     if groups is not None and not rows:
-        rows += _one_sided(stuck, calls.telling, groups, progress)
+        rows += _one_sided(stuck, calls.telling, groups, places)
     return pl.DataFrame(rows, schema=INVERSIONS, infer_schema_length=None).lazy()
 
 
@@ -69,8 +71,8 @@ def _logged(calls: Calls) -> Iterator[dict[str, object]]:
         }
 
 
-def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, object]]:
-    """The same of Flight Recorders, by what is pending in both groups."""
+def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame, places: pl.DataFrame | None) -> list[dict[str, object]]:
+    """The same of Flight Recorders, by what is pending in both groups. ``places``: how far all are, which counters tell too."""
     waiting = stuck.filter(pl.col("domain") == "fr").collect().to_dicts()
     if len(waiting) < 2:
         return []
@@ -114,6 +116,9 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
             kept = _as_before(operations, a, b)
             if all(kept[r] != kept[other] for r in ahead for other in behind) and None not in kept.values():
                 usual, unusual = sum(kept[r] is True for r in behind), sum(kept[r] is True for r in ahead)
+        if usual == unusual and places is not None:
+            here, there = ((group["group_key"], group["seq"]) for group in (one, two))
+            usual, unusual = comes_first(places, there, here), comes_first(places, here, there)
         if usual < unusual:
             one, two, a, b, ahead, behind, usual, unusual = two, one, b, a, behind, ahead, unusual, usual
         if _numbers_apart(a, b, ahead, behind):
@@ -138,12 +143,10 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
     return rows
 
 
-def _one_sided(
-    stuck: pl.LazyFrame, operations: pl.LazyFrame, groups: pl.LazyFrame, progress: pl.LazyFrame | None
-) -> list[dict[str, object]]:
+def _one_sided(stuck: pl.LazyFrame, operations: pl.LazyFrame, groups: pl.LazyFrame, places: pl.DataFrame | None) -> list[dict[str, object]]:
     """Operations that all members of a group stand in, some of them behind one of another group that the others, who are members of both and
     more, have not come to: these hosts wait for the one, and the GPUs of those for the other. Of as many on both sides those are ahead who
-    left the order in which others stand."""
+    left the order in which others stand, or their own of all steps before."""
     own = pl.col("domain") == "fr"
     waiting = stuck.filter(own & pl.col("held") & (pl.col("ranks").list.len() >= pl.col("size"))).collect()
     if waiting.is_empty():
@@ -166,7 +169,8 @@ def _one_sided(
         odd, peer = first[ahead[0]], first[others[0]]
         key, at = str(odd["group_key"]), int(str(odd["seq"]))
         if len(ahead) == len(others) and not (
-            progress is not None and comes_first(with_roles(progress, groups), (group["group_key"], group["seq"]), (key, at))
+            (places is not None and comes_first(places, (group["group_key"], group["seq"]), (key, at)))
+            or _never_before(operations, {rank: (first[rank], op) for rank in ahead if (op := here[rank]) is not None})
         ):
             continue
         one_call = len({(first[rank]["group_key"], first[rank]["seq"]) for rank in ahead}) == 1
@@ -218,6 +222,12 @@ def _as_before(operations: pl.LazyFrame, a: dict[int, _Op], b: dict[int, _Op]) -
         before = [line[n : n + len(now)] for n in range(first - len(now) + 1)]
         told[rank] = None if (now in before) == (other in before) or not begun else now in before
     return told
+
+
+def _never_before(operations: pl.LazyFrame, pairs: dict[int, tuple[_Op, _Op]]) -> bool:
+    """Whether each rank made its two calls only in the other order before."""
+    kept = _as_before(operations, {rank: one for rank, (one, _) in pairs.items()}, {rank: two for rank, (_, two) in pairs.items()})
+    return all(told is False for told in kept.values())
 
 
 def _numbers_apart(a: dict[int, _Op], b: dict[int, _Op], ahead: list[int], behind: list[int]) -> bool:

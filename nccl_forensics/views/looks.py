@@ -19,6 +19,8 @@ LOOKS = typed(
 )
 #: How long operations are in flight at least, how many times as long as any that ended, and of how many this is known.
 _LONG_MS, _LONGER, _USED = 60_000.0, 3.0, 8
+#: Of ranks that wait in one operation, the last has enqueued it by this share of its timeout.
+_NEARLY = 0.9
 _TIMES = {"rank": pl.Int32(), "looked_ns": pl.Int64(), "source_id": pl.UInt32(), "line_no": pl.UInt32()}
 _SPANS = {"rank": pl.Int32(), "longest_ns": pl.Int64(), "finished": pl.UInt32(), "since_ns": pl.Int64(), "row": pl.UInt32()}
 _NOTICED = ("time_started_ns", "time_completed_ns")
@@ -26,11 +28,19 @@ _NOTICED = ("time_started_ns", "time_completed_ns")
 
 def in_flight_for_longer() -> pl.Expr:
     """Of rows of ``looks``: whether what was open had been so for far longer than any operation before: of its own rank, or, where its ring
-    holds few that ended and another's enough, of any rank."""
+    holds few that ended and another's enough, of any rank; or for as long as it may be, so that its timeout asked for the look, whatever
+    the ring holds."""
     age, longest, finished = pl.col("age_ms"), pl.col("longest_ms"), pl.col("finished")
     own = (age >= _LONGER * longest) & (finished >= _USED)
     of_any = (age >= _LONGER * longest.max()) & (finished.max() >= _USED)
-    return (age >= _LONG_MS) & (own.fill_null(value=False) | of_any)
+    return ((age >= _LONG_MS) & (own.fill_null(value=False) | of_any)) | timed_out()
+
+
+def timed_out() -> pl.Expr:
+    """Of rows of ``looks``: whether what was open had been so for its whole timeout, or nearly: whoever enqueued it later is asked when the
+    first gives up."""
+    timeout = pl.col("timeout_ms")
+    return ((timeout > 0) & (pl.col("age_ms") >= _NEARLY * timeout)).fill_null(value=False)
 
 
 def standing(looks: pl.LazyFrame) -> pl.LazyFrame:
@@ -90,9 +100,10 @@ def ordinary(looks: pl.LazyFrame, ranks: int) -> bool:
     """Whether half of so many ranks were looked at and what was open on them had been so for no longer than operations of the job take, or
     for less than a minute and than any timeout in force, which then did not ask for the look: a checkpoint or an evaluation takes as long in
     a job that goes on."""
-    seen = looks.select(pl.len(), pl.col("age_ms", "longest_ms").max(), pl.col("finished").sum(), pl.col("timeout_ms").min()).collect()
-    looked_at, age, longest, finished, timeout = seen.row(0)
-    if age is None or 2 * looked_at < ranks:
+    over = timed_out().any().alias("over")
+    facts = pl.len(), pl.col("age_ms", "longest_ms").max(), pl.col("finished").sum(), pl.col("timeout_ms").min(), over
+    looked_at, age, longest, finished, timeout, over_time = looks.select(facts).collect().row(0)
+    if age is None or 2 * looked_at < ranks or over_time:
         return False
     usual = finished >= _USED and longest is not None and age <= _LONGER * longest
     return bool(usual or age < min(_LONG_MS, timeout or 0))

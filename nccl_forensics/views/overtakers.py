@@ -93,7 +93,7 @@ def _due_later(rows: list[dict[str, object]], calls: Calls) -> Iterator[dict[str
     for row in rows:
         late, ahead = (row.pop("group_key"), row["seq"]), (row.pop("ahead_key"), row["ahead_seq"])
         made = _own_calls(calls, row["rank"])
-        if not _too_soon(made, late, ahead) and _may_follow(made, *late):
+        if not (_too_soon(made, late, ahead) or _turned(made, late, ahead)) and _may_follow(made, *late):
             yield row
 
 
@@ -128,6 +128,20 @@ def _too_soon(made: pl.DataFrame, late: tuple[object, object], ahead: tuple[obje
     after = [next((n for n in range(begin + 1, at[ahead]) if line[n] == second), None) for begin in begins]
     known = [end - begin for begin, end in zip(begins, after, strict=True) if end is not None]
     return bool(known) and min(known) > at[late] - at[ahead]
+
+
+def _turned(made: pl.DataFrame, late: tuple[object, object], ahead: tuple[object, object]) -> bool:
+    """Whether the rank made such a line of calls, from the one before ``ahead`` to ``late``, only with these two in the other order before:
+    however little its ring holds, it left out neither."""
+    at = {place: n for n, place in enumerate(made.select("group_key", "seq").iter_rows())}
+    first, second = at.get(ahead, 0), at.get(late, 0)
+    if not 0 < first < second:
+        return False
+    line = made["call"].to_list()
+    now = line[first - 1 : second + 1]
+    other = [now[0], now[-1], *now[2:-1], now[1]]
+    before = [line[n : n + len(now)] for n in range(first - len(now) + 1)]
+    return other in before and now not in before
 
 
 def _logged(calls: Calls, divergences: pl.LazyFrame | None) -> Iterator[dict[str, object]]:

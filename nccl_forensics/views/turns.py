@@ -20,12 +20,19 @@ def in_turn(jumped: Mapping[int, tuple[dict[str, object], str]], progress: pl.La
 
 
 def with_roles(progress: pl.LazyFrame, groups: pl.LazyFrame) -> pl.DataFrame:
-    """How far recorders show each rank in each group, with what the group is for."""
-    described = groups.filter(pl.col("domain") == "fr").select("domain", "group_key", "group_desc").unique(["domain", "group_key"])
+    """How far recorders show each rank in each group, with what the group is for (``group_desc``), where groups of a role bear numbers
+    without these (tp_0, tp_1)."""
+    known = groups.filter(pl.col("domain") == "fr").select("domain", "group_key", "group_desc").unique(["domain", "group_key"])
+    described = known.with_columns(group_desc=_role(pl.col("group_desc").cast(pl.String)))
     state = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null()).join(
         described, on=["domain", "group_key"], how="left"
     )
     return state.select("rank", "group_key", "group_desc", "last_seq", "last_done", "first_pending").collect()
+
+
+def _role(desc: pl.Expr) -> pl.Expr:
+    """A description without the number of its group; dimensions of a mesh without names are told apart by theirs."""
+    return pl.when(desc.str.contains(r"dim[ _-]?[0-9]+$")).then(desc).otherwise(desc.str.replace(r"[ _-]?[0-9]+$", ""))
 
 
 def comes_first(places: pl.DataFrame, one: tuple[object, object], other: tuple[object, object]) -> bool:

@@ -147,3 +147,38 @@ def test_of_two_the_order_in_which_others_finished_groups_of_the_role_tells_who_
     calls = called({0: [ONE], 1: [WORLD, ONE], 2: [WORLD], 3: [WORLD]}, desc)
     rows_of = inversions(own, calls, known, state).select("ranks", "others", "entered").collect().rows()
     assert rows_of == [([rank], [0], False) for rank in named]
+
+
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        ([TWO, ONE, WORLD] * 2, [1]),
+        ([TWO, ONE, WORLD, TWO, WORLD, ONE], []),  # in either order
+        ([TWO, WORLD, ONE] * 2, []),  # as before: it is the other one that left a call out
+    ],
+)
+def test_of_two_the_one_that_always_took_the_two_the_other_way_before_is_named(before: list[str], named: list[int]) -> None:
+    desc, members = {WORLD: "default_pg", ONE: "dp", TWO: "tp"}, {WORLD: [0, 1], ONE: [0, 1], TWO: [0, 1]}
+    own = waiting((ONE, "dp", members[ONE])).with_columns(held=pl.lit(True), size=pl.lit(2, dtype=pl.Int32), seq=pl.lit(9, pl.Int64))
+    over = pl.concat(
+        called({rank: [key]}, desc, done=(key,)).with_columns(order=pl.lit(n, pl.Int64)) for rank in (0, 1) for n, key in enumerate(before)
+    )
+    late = called({0: [ONE], 1: [WORLD, ONE]}, desc).with_columns(seq=pl.lit(9, pl.Int64), order=pl.col("order") + 51)
+    turn = called({0: [TWO], 1: [TWO]}, desc, done=(TWO,)).with_columns(seq=pl.lit(8, pl.Int64), order=pl.lit(50, pl.Int64))
+    found = inversions(own, pl.concat([over, turn, late]), groups(members)).select("ranks", "others", "entered").collect().rows()
+    assert found == [([rank], [0], False) for rank in named]
+
+
+@pytest.mark.parametrize(("beside", "named"), [((1, 1), [1]), ((1, 0), None), ((0, 0), None)])
+def test_of_two_that_called_both_the_counters_of_others_in_groups_of_the_role_tell_whose_order_is_another(
+    beside: tuple[int, int], named: list[int] | None
+) -> None:
+    # Dumps of what is open alone: of the pair that is done nothing but its counters is left.
+    desc, members = {WORLD: "default_pg", ONE: "dp_0", TWO: "dp_1"}, {WORLD: [0, 1, 2, 3], ONE: [0, 1], TWO: [2, 3]}
+    stands = waiting((WORLD, "default_pg", members[WORLD]), (ONE, "dp_0", members[ONE]))
+    state = progress({WORLD: dict.fromkeys(range(4), (1, 0)), ONE: dict.fromkeys((0, 1), (1, 0)), TWO: dict.fromkeys((2, 3), beside)})
+    known = groups(members).with_columns(group_desc=pl.col("group_key").replace_strict(desc))
+    calls = called({0: [ONE, WORLD], 1: [WORLD, ONE], 2: [WORLD], 3: [WORLD]}, desc)
+    [row] = inversions(stands, calls, known, state).select("ranks", "majority").collect().rows()
+    assert row[1] == (named is not None)
+    assert named is None or row[0] == named

@@ -401,3 +401,12 @@ def test_of_two_that_were_compared_the_steps_before_tell_which_call_was_due() ->
     assert divergences(pl.concat([away, one])).collect().select("ranks", "in_place").rows() == [([5], True)]
     other = operations(dict.fromkeys((4, 5), ["all_reduce [[4]]"] * 26), group="pg:4")
     assert not parting(("[4]", "[6]"), other)[2], "another group has made as many calls"
+
+
+def test_of_two_of_whom_nothing_before_is_kept_a_call_of_one_alone_may_be_left_out_or_made_once_too_often() -> None:
+    cut = operations({0: ["broadcast [1]", "all_reduce [8]"], 1: ["all_reduce [8]"]}, first=46)
+    [row] = divergences(cut).collect().to_dicts()
+    assert (row["kind"], row["seq"], row["sure"]) == ("skipped", 46, False)
+    before = ["all_reduce [8]", "broadcast [1]"] * 2
+    [row] = read({0: [*before, "all_reduce [8]", "broadcast [1]", "all_reduce [8]"], 1: [*before, "all_reduce [8]", "all_reduce [8]"]})
+    assert (row["kind"], row["ranks"], row["sure"]) == ("skipped", [1], True)

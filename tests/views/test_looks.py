@@ -91,3 +91,22 @@ def test_a_ring_that_holds_few_that_ended_is_judged_by_those_of_all_ranks() -> N
     assert stands(90.0, 70.0) == [0, 1, 2]
     assert stands(90.0, 70.0, finished=5) == [], "too few ended on each of them"
     assert stands(90.0, 170_000.0) == [], "one of them took as long before"
+
+
+def test_what_is_open_for_its_whole_timeout_stands_whatever_the_ring_holds() -> None:
+    def stands(*ages: float, timeout: int | None = 40_000) -> list[int]:
+        known = {"longest_ms": None, "finished": 0, "timeout_ms": timeout}
+        seen = rows(LOOKS, *({"rank": r, "age_ms": age} | known for r, age in enumerate(ages)))
+        assert ordinary(seen, 4) == (timeout is not None and max(ages) < 36_000)
+        return standing(seen).collect()["rank"].to_list()
+
+    assert stands(40_100.0, 38_000.0, 20_000.0) == [0, 1], "dumps of what is open alone hold nothing that ended"
+    assert stands(40_100.0, 20_000.0, 20_000.0) == [], "most were enqueued long after"
+    assert stands(20_000.0, 20_000.0) == []
+    assert stands(40_100.0, 40_100.0, timeout=None) == []
+
+
+def test_what_timed_out_is_not_ordinary_though_an_operation_took_as_long_before() -> None:
+    known = {"longest_ms": 30_000.0, "finished": 20, "timeout_ms": 60_000}
+    assert not ordinary(rows(LOOKS, *({"rank": r, "age_ms": 61_000.0} | known for r in range(4))), 4)
+    assert ordinary(rows(LOOKS, *({"rank": r, "age_ms": 50_000.0} | known for r in range(4))), 4)

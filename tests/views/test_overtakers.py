@@ -113,6 +113,7 @@ def test_a_number_at_which_nothing_like_it_is_due_tells_another_order_and_no_cal
     [
         ("tantn", []),  # what it made after the tensor group's call never came so soon after one: the two are in the other order
         ("tantan", [6]),  # as soon as in the step before
+        ("antatn", []),  # behind the gather it had made the two the other way, and never like this
         ("aatn", [6]),  # no step before tells
     ],
 )

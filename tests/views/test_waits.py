@@ -547,3 +547,13 @@ def test_what_stands_behind_a_gpu_that_stands_waits_for_nobody() -> None:
     assert edges(state) == {(0, 1, "gpu")}
     level = progress({"pg:tp": {0: (5, 4), 1: (5, 4)}})
     assert edges(level) == {(1, 2, "p2p")}
+
+
+def test_a_gpu_that_stands_is_shown_by_what_several_peers_have_finished_rather_than_by_one() -> None:
+    # Rank 3 stands: 2 is beyond it in a pair, 0 to 2 in the group of all. The pair's operation was enqueued first.
+    state = progress({"pg:a": {2: (9, 9), 3: (9, 8)}, "pg:b": {0: (5, 5), 1: (5, 5), 2: (5, 5), 3: (5, 4)}}).with_columns(
+        last_created_ns=pl.when(pl.col("group_key") == "pg:a").then(1_000).otherwise(2_000)
+    )
+    edges = waits_of(None, state, groups({"pg:a": [2, 3], "pg:b": [0, 1, 2, 3]}), None, None)
+    [found] = blockers(edges, state, None).collect().to_dicts()
+    assert (found["rank"], found["kind"], found["group_key"], found["in_group"]) == (3, "gpu", "pg:b", [0, 1, 2])
