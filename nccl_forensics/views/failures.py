@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.columns import read_at
@@ -92,10 +92,12 @@ def failures(
     cut_ends: pl.LazyFrame | None = None,
     nccl_ras_items: pl.LazyFrame | None = None,
     training_ends: pl.LazyFrame | None = None,
+    moved_between: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests, copies between GPUs and tasks of a scheduler that
     failed, communicators that never came up, ranks that wait (unless half of the ranks or more moved between two samples of their stacks or
-    recorders, or none had waited for longer than usual when it was looked at: whoever looks at a job that works finds ranks that wait), a
+    recorders, one recorder shows that the job moved after another was written, or none had waited for longer than usual when it was looked
+    at: whoever looks at a job that works finds ranks that wait), a
     launcher that was told to end while all ranks stood in calls that wait, and operations in flight for longer than any before, on half of
     the ranks that were looked at or more.
 
@@ -122,7 +124,8 @@ def failures(
     if comms is not None:
         never = _in_order(_never_up(comms, overwritten, cut_ends))
         signs.append(_Sign("communicators that never came up", never, pl.col("rank").implode()))
-    if waits is not None and not advances(motion) and not (looks is not None and _no_longer_than_usual(looks, waits)):
+    moves = advances(motion) or has_rows(moved_between)
+    if waits is not None and not moves and not (looks is not None and _no_longer_than_usual(looks, waits)):
         strong = waits.filter(~_copied_while_running()).sort("waiter", "awaited")
         signs.append(_Sign(WAITS, strong, pl.col("waiter").unique().sort().implode(), _RECORD))
     if worker_exits is not None:

@@ -30,6 +30,20 @@ def looked_at_earlier(operations: pl.LazyFrame | Calls | None, progress: pl.Lazy
     return pl.concat(one.select("rank") for one in shown).unique().sort("rank").lazy()
 
 
+@view(rows="ranks")
+def moved_between(operations: pl.LazyFrame | Calls | None, progress: pl.LazyFrame) -> pl.LazyFrame:
+    """``rank``: ranks by whose recorders an operation is open while a peer has finished a later one of the same group, which ends on no rank
+    before all are in it. Of a job that stands nobody can: that recorder was written before the peer's, and the job moved between."""
+    if operations is None:
+        return pl.LazyFrame(schema={"rank": pl.Int32()})
+    joins = pl.col("op").str.contains(JOINED)
+    ends = calls_of(operations).telling.filter((pl.col("domain") == "fr") & pl.col("done") & ~pl.col("is_p2p") & joins)
+    reached = ends.group_by("group_key").agg(pl.col("seq").max().alias("reached"))
+    opened = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("first_pending").is_not_null())
+    late = opened.join(reached, on="group_key").filter(pl.col("first_pending") < pl.col("reached"))
+    return late.select("rank").unique().sort("rank")
+
+
 @view(rows="ranks x groups")
 def never_entered(
     progress: pl.LazyFrame, groups: pl.LazyFrame, dumps: pl.LazyFrame | None, looked_at_earlier: pl.LazyFrame | None

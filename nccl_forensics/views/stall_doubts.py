@@ -56,9 +56,9 @@ def _by_recorders(case: _Case, rows: _Rows) -> _Rows:
         return rows
     # Behind its peers in one group and ahead of them in another is nobody who keeps to the order, whenever each of them was looked at.
     alone = [r for r in rows if r["seen_by"] == "progress" and case.glimpsed(r) and case.found[_rank(r)].get("beyond") is None]
-    spoken = {r["rank"] for r in alone}
+    spoken = {_rank(r) for r in alone}
     goes_on, may = still_enqueuing(progress, groups, len(alone)) if alone and groups is not None else (False, False)
-    if goes_on:
+    if goes_on or case.scene.moved_between - spoken:
         rows = [r for r in rows if r["rank"] not in spoken]
     # A job that goes on is held up here by a loader and there by a GPU; two faults at once are rare.
     several = len({r["cause"] for r in alone}) > 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.frames import has_rows, ranks_in
-from nccl_forensics.stacks.places import WAITING, WAITING_ON_GPU
+from nccl_forensics.stacks.places import PLAIN, WAITING, WAITING_ON_GPU
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.deaths import ended_themselves
 from nccl_forensics.views.gone_peers import FOUND_GONE
@@ -26,8 +26,9 @@ class Scene:
 
     ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what they never entered;
     ``timed_out``: something gave up waiting, or has waited as long; ``at_a_moment``: recorders were asked at a moment that nothing ties to
-    a standstill; ``ended``: the training loop said that it was done; ``parted``: the calls of some group diverge; ``dead``: ranks that
-    ended by themselves; ``waiting_share``: of traced ranks, the share of the traced time in which nothing but communication was under way.
+    a standstill; ``moved_between``: ranks whose recorders were written before their peers', as the job moved; ``ended``: the training loop
+    said that it was done; ``parted``: the calls of some group diverge; ``dead``: ranks that ended by themselves; ``waiting_share``: of
+    traced ranks, the share of the traced time in which nothing but communication was under way.
     """
 
     stacks: dict[int, dict[str, object]]
@@ -38,6 +39,7 @@ class Scene:
     divergences: pl.LazyFrame | None
     timed_out: bool
     at_a_moment: bool
+    moved_between: frozenset[int]
     ended: bool
     parted: bool
     dead: frozenset[int]
@@ -73,25 +75,31 @@ def telling(last_calls: pl.LazyFrame | None, gave_up: set[int]) -> dict[int, dic
 
 #: How a rank is found that did not come to what others wait in, wherever it stands.
 _CAME_NOT = ("behind", "unseen")
+#: Where a thread stands that waits for a GPU in a call that leaves no frame of Python.
+_NO_FRAME = ("compute", "user-code")
 
 
 def left_over(
     found: Found, stacks: Mapping[int, object], thread_states: pl.LazyFrame | None, job: set[int]
 ) -> dict[int, dict[str, object]]:
     """The stack of the one rank that all others wait for, where nothing tells the ranks of stacks: there is one of each rank of the job, and
-    all but one wait for others or for their GPU."""
+    all but one wait for others or for their GPU. A wait for it may leave no frame, so that one that is known to stand on its host is told
+    from those in functions of the program, too."""
     if thread_states is None or len(found) != 1:
         return {}
     [(rank, row)] = found.items()
     mains = thread_states.filter(pl.col("role").is_null()).collect()
     waits = mains["place"].is_in([*WAITING, *WAITING_ON_GPU])
     apart = mains.filter(~waits & (mains["place"] != "unknown"))
-    if rank in stacks or row["kind"] not in _CAME_NOT or mains.height != len(job) or apart.height != 1 or waits.sum() != mains.height - 1:
+    known = apart.filter(~pl.col("place").is_in(PLAIN))
+    apart, others = (known, waits | mains["place"].is_in(_NO_FRAME)) if known.height else (apart, waits)
+    if rank in stacks or row["kind"] not in _CAME_NOT or mains.height != len(job) or apart.height != 1 or others.sum() != mains.height - 1:
         return {}
     own = apart.row(0, named=True)
     if own["rank"] is not None:
         return {}
-    reason = f"{own['reason']}; the file tells no rank, and no other of {mains.height} stacks is elsewhere than in a wait"
+    where = "a wait" if bool(waits.sum() == mains.height - 1) else "a wait or a function of the program"
+    reason = f"{own['reason']}; the file tells no rank, and no other of {mains.height} stacks is elsewhere than in {where}"
     return {rank: by_stack(own | {"rank": rank, "reason": reason})}
 
 

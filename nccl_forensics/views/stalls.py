@@ -103,6 +103,7 @@ def stalls(
     inversions: pl.LazyFrame | None = None,
     training_steps: pl.LazyFrame | None = None,
     thread_states: pl.LazyFrame | None = None,
+    moved_between: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock,
     collective-skipped or rank-died (its program is over). Ranks that died by their own fault are left out: their death says it all.
@@ -122,6 +123,7 @@ def stalls(
         divergences=divergences,
         timed_out=gave_up_waiting(rank_reports, watchdog, endings) or held_for_long(looks, motion),
         at_a_moment=at_a_moment(dumps, worker_exits, training_steps),
+        moved_between=frozenset(ranks_in(moved_between)),
         ended=has_rows(training_ends),
         parted=has_rows(divergences),
         dead=gone(endings, gone_peers),
@@ -170,16 +172,19 @@ def stalls(
     if unpaired is not None:
         tail |= dict.fromkeys(held(unpaired, calls), "held")
     if unseen := [r for r, row in found.items() if row["kind"] == "unseen"]:
-        alone = _alone_unrecorded(scene, dumps, written)
+        alone = _alone_unrecorded(scene, dumps, written, thread_states)
         for rank in unseen:
             found[rank] = found[rank] | {"alone_unrecorded": rank == alone}
     rows = doubted(scene, found, _with_causes(scene, found, tail), tail, written)
     return pl.DataFrame(rows, schema=STALLS, infer_schema_length=None).lazy()
 
 
-def _alone_unrecorded(scene: Scene, dumps: pl.LazyFrame | None, written: set[int]) -> int | None:
+def _alone_unrecorded(scene: Scene, dumps: pl.LazyFrame | None, written: set[int], thread_states: pl.LazyFrame | None) -> int | None:
     """The one rank of the job of which there is no file, where NCCL's recorders are there of all the others, several: gloo's write nothing
-    by themselves."""
+    by themselves. Where as many processes were sampled as the job has ranks, it lived."""
+    sampled = thread_states.filter(pl.col("role").is_null()).select(pl.len()).collect().item() if thread_states is not None else 0
+    if sampled >= len(scene.job()):
+        return None
     recorded = ranks_in(dumps, pl.col("use") == "chosen", of_nccl())
     rest = scene.job() - recorded
     return rest.pop() if len(rest) == 1 < len(recorded) and rest.isdisjoint(written | scene.stacks.keys()) else None

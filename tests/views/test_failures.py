@@ -33,6 +33,7 @@ ORDER = (
     "cut_ends",
     "ras",
     "training_ends",
+    "moved_between",
 )
 
 
@@ -258,6 +259,12 @@ def test_ranks_that_wait_for_no_longer_than_usual_are_no_sign() -> None:
     waiting = rows(WAITS, *({"waiter": r, "awaited": 3, "kind": "behind", "domain": "fr", "group_key": "pg:0"} for r in range(3)))
     assert signs(waits=waiting, looks=looked(*[(2.0, 20.0, 500)] * 3)) == []
     assert signs(waits=waiting, looks=looked(*[(90.0, 20.0, 500)] * 3)) != []
+
+
+def test_ranks_that_wait_while_their_recorders_show_that_the_job_moved_between_two_looks_are_no_sign() -> None:
+    waiting = rows(WAITS, {"kind": "behind", "waiter": 0, "awaited": 2})
+    assert signs(waits=waiting, moved_between=pl.LazyFrame({"rank": [3]})) == []
+    assert signs(waits=waiting, moved_between=pl.LazyFrame(schema={"rank": pl.Int32()})) != []
 
 
 OVER = table("training_ends", {"message": "training is done", "line_no": 50})

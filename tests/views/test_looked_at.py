@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views.communicators import COMMS_SCHEMA
-from nccl_forensics.views.looked_at import looked_at_earlier, never_called
+from nccl_forensics.views.looked_at import looked_at_earlier, moved_between, never_called
 from tests.views.frames import operations, progress, rows
 
 WORLD = {r: (4 if r == 2 else 3) for r in range(5)}
@@ -45,3 +45,16 @@ def test_counters_of_what_is_over_tell_a_recorder_that_was_looked_at_earlier_whe
 
     assert earlier("all_reduce", "all_gather") == [0]
     assert earlier("all_reduce", "broadcast") == [], "whoever sends may be ahead"
+
+
+def test_a_job_moved_between_two_looks_where_one_rank_finished_what_another_cannot_have_come_to() -> None:
+    calls = {1: ["all_reduce"] * 6}
+
+    def before(opened: int, *made: str) -> list[int]:
+        state = progress({"pg:0": {0: (opened, opened - 1), 1: (6, 6), 2: (6, 5)}})
+        return moved_between(operations({1: list(made)} if made else calls, done=6), state).collect()["rank"].to_list()
+
+    assert before(4) == before(5) == [0]
+    assert before(6) == [], "a GPU that stands in the very operation that its peers have left"
+    assert before(4, *["broadcast"] * 6) == [], "whoever sends may be ahead"
+    assert moved_between(None, progress({"pg:0": {0: (4, 3), 1: (6, 6)}})).collect().is_empty()

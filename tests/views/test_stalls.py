@@ -108,6 +108,9 @@ def test_the_only_stack_that_does_not_wait_is_that_of_the_rank_that_all_wait_for
     assert told(*usual, job=5) == [], "a process without a stack"
     assert told("lock", *usual[1:]) == []
     assert told("unknown", *usual[1:]) == []
+    assert told("compute", "data-loader", "user-code", "user-code") == [2], "a wait for a GPU may leave no frame"
+    assert told("compute", "data-loader", "lock", "user-code") == []
+    assert told("compute", "user-code", "cuda-sync", "p2p") == []
     assert told(*usual, "data-loader", role="data-worker", job=4) == [], "two elsewhere"
 
 
@@ -1187,6 +1190,21 @@ def test_a_stall_beside_a_host_that_stands_elsewhere_may_be_a_moment_of_a_job_th
         state = progress({"pg:0": {2: (5, 5)} | {r: (elsewhere if r == 3 else 6, 5) for r in range(12) if r != 2}})
         frame = stalls(behind, None, None, None, None, None, state, None, known).collect()
         assert frame.select("rank", "confidence").rows() == [(2, confidence)]
+
+
+def test_nobody_stalls_where_recorders_of_others_show_that_the_job_moved_between_two_looks() -> None:
+    state = progress({"pg:0": {0: (6, 5), 1: (6, 5), 2: (5, 5), 3: (4, 3)}})
+
+    def named(*moved: int, lost: bool = False) -> list[int]:
+        late = pl.LazyFrame({"rank": list(moved)}, schema={"rank": pl.Int32()})
+        gone = table("watchdog", {"kind": "timeout", "line_no": 1}) if lost else None
+        told = stalls(blocker(), None, None, None, None, None, state, gone, groups({"pg:0": [0, 1, 2, 3]}), *[None] * 17, late)
+        return told.collect()["rank"].to_list()
+
+    assert named() == [2]
+    assert named(3) == []
+    assert named(2) == [2], "its own recorder may be the one that is wrong"
+    assert named(3, lost=True) == [2], "a job that timed out stands"
 
 
 def test_gpus_here_and_there_that_seem_to_stand_are_those_of_a_job_that_goes_on() -> None:
