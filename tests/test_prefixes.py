@@ -82,6 +82,10 @@ def texts(*lines: str) -> list[object]:
             {"time_kind": "epoch", "time_raw_ns": 1751365353500000000},
         ),
         (f'{{"event": "line", "data": "{NCCL}\\n", "pipe": "stderr"}}', {"hint_rank": None, "time_raw_ns": None}),
+        (
+            f'{{"labels": {{"pod": "run-0", "x": "{{}}"}}, "line": "{NCCL}", "timestamp": "2026-04-03T08:09:10.5Z"}}',
+            {"time_raw_ns": 1_775_203_750_500_000_000},
+        ),
         (f"2026-11-22 10:00:00 UTC worker.1 -- [1,3]<stderr>:{NCCL}", {"hint_rank": 3, "hint_scope": "global"}),
         (f"[1,3]<stderr>:{NCCL[:9]}[1,3]<stderr>:{NCCL[9:]}[1,3]<stderr>:", {"hint_rank": 3}),
     ],

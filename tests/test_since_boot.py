@@ -12,11 +12,12 @@ BOOT = 1_752_269_821 * SECOND
 HOUR = 3600 * SECOND
 
 
-def told(*boots: dict[str, object], style: str = "dmesg", second: int = 3600, nodes: tuple[dict[str, object], ...] = ()) -> list[object]:
+def told(*boots: dict[str, object], panic: bool = False, second: int = 3600, nodes: tuple[dict[str, object], ...] = ()) -> list[object]:
     """Time and clock of an Xid line of node7 that was written so long after boot."""
     frames = {
         "xids": table("xids", xid(79, second=second, time_kind="monotonic")),
-        "kernel_spans": table("kernel_spans", {"host": "node7", "style": style, "time_kind": "monotonic"}),
+        "kernel_spans": table("kernel_spans", {"host": "node7", "style": "dmesg", "time_kind": "monotonic"}),
+        "kernel_events": table("kernel_events", {"host": "node7", "kind": "panic" if panic else "nic-link", "time_kind": "monotonic"}),
         "host_facts": table("host_facts", *({"source_id": 1, "kind": "boot", "host": "node7", **b} for b in boots)),
         "scheduler_nodes": table("scheduler_nodes", *({"source_id": 2, **n} for n in nodes)),
     }
@@ -40,6 +41,6 @@ def test_a_log_stays_undated_of_another_host_of_an_earlier_boot_while_the_host_c
     exact = {"time_raw_ns": BOOT, "time_kind": "epoch"}
     undated = [HOUR, "monotonic"]
     assert told({**exact, "host": "node8"}) == undated
-    assert told(exact, style="pstore") == undated
+    assert told(exact, panic=True) == undated
     assert told(exact, second=30) == [30 * SECOND, "monotonic"]
     assert told(exact, {"time_raw_ns": BOOT + HOUR, "time_kind": "epoch"}) == undated

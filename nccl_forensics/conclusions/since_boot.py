@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.frames import has_rows
+from nccl_forensics.frames import has_rows, values_in
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
 from nccl_forensics.words import first_label
@@ -18,18 +18,18 @@ _COMING_UP_NS = 600 * _SECOND
 def with_wall_times(store: Store) -> Store:
     """The store, in which what the kernel of a host wrote has the wall time, and the kind of clock, that the host's boot time gives it.
 
-    A crash that firmware kept (pstore) is of an earlier boot than the one that a running host tells of. Two boot times of one host that
-    differ leave its log as it is: nothing tells under which it was written.
+    A log in which the kernel panicked (what firmware kept of it, a console, a dump) is of an earlier boot than the one that a running host
+    tells of. Two boot times of one host that differ leave its log as it is: nothing tells under which it was written.
     """
     logs = [t for t in _TABLES if store.has(t) and has_rows(_counted(store.scan(t)))]
     if not logs:
         return store
     views = Resolver(store)
-    hosts, spans = views.get("source_hosts"), views.get("kernel_spans")
+    hosts = views.get("source_hosts")
     if hosts is None:
         return store
     boots = _boots(views)
-    crashes = spans.filter(pl.col("style") == "pstore").select("source_id").collect().to_series().to_list() if spans is not None else []
+    crashes = sorted(values_in(views.get("kernel_events"), "source_id", pl.col("kind") == "panic"))
     known = [
         (source, *boots[name])
         for source, host in hosts.select("source_id", "host").collect().iter_rows()

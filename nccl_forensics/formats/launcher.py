@@ -367,6 +367,7 @@ _KINDS = {
     "pals": "failure",
     "shell": "shell",
     "ray_lost": "lost",
+    "ray_began": "started",
     "ray_dead": "lost",
     "vllm_lost": "lost",
     "ray_on_node": "memory-monitor",
@@ -453,12 +454,14 @@ def _expand(tasks: str) -> list[int]:
 
 FORMAT = TextFormat(
     name="launcher-log",
-    title="torchrun, srun, PBS, LSF, mpirun, Ray, vLLM and the shell on the end of workers, DeepSpeed and torchrun on their start",
+    title="torchrun, srun, PBS, LSF, mpirun, Ray, vLLM and the shell on the end of workers, DeepSpeed, torchrun and Ray Train on their start",
     tables=("worker_exits", "exceptions", "launches"),
     anchors=(
         "dist_world_size=",
         "global_world_sizes=[",
         "Worker proc VllmWorker-",
+        ") world_rank=",
+        ") rank=",
         "failed (exitcode:",
         "orker group successfully finished.",
         "orker group finished (",

@@ -48,10 +48,11 @@ _NO_HOST = (
     r"(?i:mlx|gpu|eth|ib|en[ops]|nvme|cpu|rank|step|epoch|card)[\w.-]*): "
 )
 #: JSON that each line is wrapped into: how it begins, and where the text and its time stand. Docker's json-file log driver, and what other
-#: programs write of it; milabench's runner.
+#: programs write of it; milabench's runner; what logcli prints of Loki (--output=jsonl).
 _WRAPPED = (
     (r'^\{"log": ?"', "$.log", "$.time"),
     (r'^\{"event": ?"line", ?"data": ?"', "$.data", "$.time"),
+    (r'^\{"labels": ?\{', "$.line", "$.timestamp"),
 )
 _ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
 #: A progress bar (tqdm) ends no line, so that the next message of any writer follows it on the same one: all up to its rate and its

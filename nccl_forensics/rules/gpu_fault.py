@@ -91,6 +91,7 @@ def gpu_fault(
     placements: pl.LazyFrame | None,
     stalls: pl.LazyFrame | None,
     job_signs: pl.LazyFrame | None = None,
+    bandwidth_tests: pl.LazyFrame | None = None,
     *,
     window_h: AroundHours = ZONES_H,
     retired_pages: Annotated[int, "retired pages from which a GPU counts as worn out"] = RETIRED_PAGES_LIMIT,
@@ -117,6 +118,7 @@ def gpu_fault(
             unhurt=_failed_otherwise(raised),
             ties=ties,
             reloads=_reloads(kernel_events),
+            tested=has_rows(bandwidth_tests) and not has_rows(bandwidth_tests, ~pl.col("complete") | pl.col("error").is_not_null()),
         )
         for finding in with_placements(_by_xid(rows.filter(inside), job), who):
             proved = proved or finding.severity == "critical"
@@ -145,7 +147,7 @@ def gpu_fault(
 class _Job:
     """What the rest of the evidence tells of the job: its ranks, whether anything dates it, the hosts of ranks that say that their GPU
     failed them (None for a rank whose host is not known), whether it failed at all, whether the kernel knows its processes by the same
-    pids, and the ranks that failed with another error than CUDA's."""
+    pids, the ranks that failed with another error than CUDA's, and whether it is a test that came to its end."""
 
     who: People
     dated: bool
@@ -155,6 +157,7 @@ class _Job:
     unhurt: frozenset[int]
     ties: TiedJob
     reloads: dict[int, int]
+    tested: bool
 
 
 def _by_xid(rows: pl.DataFrame, job: _Job) -> Iterator[Finding]:
@@ -196,6 +199,8 @@ def _stranger(kind: str, own: pl.DataFrame, host: object, ranks: Sequence[int], 
         return " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
     if not job.failed and job.hurt.isdisjoint({None, first_label(host)}) and _not_of_ranks(own, host, job):
         return " Its process is none of the job's, and the job shows no failure: it ended another one."
+    if job.tested and not job.failed:
+        return " The test of the collectives came to its end without an error: it ended another process."
     if _unclaimed(own, host, ranks, job):
         if not job.who.pids:
             return None

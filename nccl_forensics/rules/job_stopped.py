@@ -28,14 +28,14 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, gave_up, timely, while_it_stood
 from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
 from nccl_forensics.stacks.places import WAITING
-from nccl_forensics.views.failures import LONGER, STANDSTILL
+from nccl_forensics.views.failures import GAVE_UP_WAITING, LONGER, STANDSTILL, TIMEOUTS
 from nccl_forensics.views.lost_hosts import LOST_NODE, TAKEN_AWAY, nodes_lost
 from nccl_forensics.views.raised import lived_on
 from nccl_forensics.words import first_label
 
 #: Signs of a failure that a stop from outside does not make by itself.
 _OF_ITS_OWN = (
-    "watchdog timeouts",
+    TIMEOUTS,
     "mismatches and missed barriers",
     "NCCL errors",
     "communicators that never came up",
@@ -61,6 +61,10 @@ _LSF = {
     "REQUEUED": ("REQUEUE_OWNER:", "REQUEUE_ADMIN:"),
     "CANCELLED": ("OWNER:", "ADMIN:", "FORCE_OWNER:", "FORCE_ADMIN:", "BUCKET_KILL:"),
 }
+#: Why Slurm ends a job that did nothing wrong.
+_FOR_ITS_REASONS = "DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE)"
+#: What a watchdog says that counts as a sign of failure.
+_NO_TEARDOWN = pl.col("kind").is_in(GAVE_UP_WAITING)
 #: Signals of a fault in the process itself.
 _NEVER_SENT = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
 #: Times of a scheduler are local, and those of the job may be another zone's.
@@ -94,10 +98,14 @@ def job_stopped(
     job_signs: pl.LazyFrame | None = None,
     job_times: pl.LazyFrame | None = None,
     watchdog_calls: pl.LazyFrame | None = None,
+    watchdog: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Jobs by state, then what the job's own output says, then pods and nodes, then a signal that the launcher got."""
     own = [] if failures is None else failures.filter(pl.col("sign").is_in(_OF_ITS_OWN)).select("sign").collect()["sign"].to_list()
+    if TIMEOUTS in own and watchdog is not None and not has_rows(_not_behind(watchdog, worker_exits), _NO_TEARDOWN):
+        own.remove(TIMEOUTS)
     if exceptions is not None:
+        exceptions = _not_behind(exceptions, worker_exits)
         got_over = lived_on() | pl.col("type").fill_null("").str.contains(_BY_SIGNAL)
         raised = exceptions.filter(~got_over).collect().height
         own += [f"exceptions ({raised})"] if raised else []
@@ -133,6 +141,17 @@ def job_stopped(
         yield from _events(pod_events, own, ended, job)
     if scheduler_nodes is not None:
         yield from _nodes(scheduler_nodes, job, job_times, gave_up(watchdog_calls))
+
+
+def _not_behind(rows: pl.LazyFrame, exits: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Lines without those that stand behind the scheduler's word, in the same file, that it ended the job for a reason of its own; a
+    timeout of minutes has begun before it, wherever it stands."""
+    if exits is None:
+        return rows
+    said = exits.filter((pl.col("kind") == "scheduler") & pl.col("message").str.contains(_FOR_ITS_REASONS))
+    after = rows.join(said.group_by("source_id").agg(said_at=pl.col("line_no").min()), on="source_id", how="left")
+    timed_out = pl.col("kind") == "timeout"
+    return after.filter(timed_out.fill_null(value=False) | (pl.col("line_no") < pl.col("said_at")).fill_null(value=True)).drop("said_at")
 
 
 def _before(exits: pl.LazyFrame) -> bool:
@@ -368,10 +387,12 @@ def _nodes(nodes: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None, report
         few = "GPUs allocatable" in str(row["reason"])
         why = f": {row['reason']}" if row["reason"] else ""
         ranks = job.ranks.get(first_label(node) or "", set())
-        lost = down and not few and job.failed and bool(ranks - reported) and (then or row["tool"] == "mpirun")
+        # A launcher has daemons on the hosts of its own job alone.
+        own = row["tool"] == "mpirun" and (not ranks or bool(ranks - reported))
+        lost = down and not few and job.failed and (own or (then and bool(ranks - reported)))
         yield Finding(
             title=f"the {'launcher' if row['tool'] == 'mpirun' else 'scheduler'} has {node} as {row['state'] or 'known'}{''.join('+' + f for f in flags)}{why}",
-            summary="It was lost while the job waited for ranks that ran there."
+            summary=("It was lost while the job waited for ranks that ran there." if ranks else "The job's own launcher lost it.")
             if lost
             else "Read at the time of collection; it does not tell when the node went away.",
             cause="gpu-fault" if few else "node-failed",
@@ -379,7 +400,7 @@ def _nodes(nodes: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None, report
             confidence="medium" if down or few else "low",
             hosts=(node,),
             ranks=tuple(sorted(ranks)) if lost else (),
-            culprits=tuple(Culprit(rank=r, host=node) for r in sorted(ranks)) if lost else (Culprit(host=node),),
+            culprits=tuple(Culprit(rank=r, host=node) for r in sorted(ranks)) if lost and ranks else (Culprit(host=node),),
             subject=(node, str(row["state"]), str(row["reason"])),
             evidence=cite([row], "state of the node"),
             remedy=_NODE[0],

@@ -24,6 +24,7 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.evidence import cite, words_of_exception
+from nccl_forensics.frames import has_rows, values_in
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity, given, name_of, names_of
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
@@ -49,10 +50,14 @@ _TRAINERS = (
 )
 _GIB_KB = 1 << 20
 #: Namespaces of the cluster's own pods.
+#: What kubectl calls a pod that ended in good order, as its status, phase and reason.
+_WELL = ("Completed", "Succeeded")
 _SYSTEM = re.compile(r"^kube-|(?:^|-)(?:system|monitoring|operator|logging|observability)$")
 #: The kernel's words in an OOMKilling event, and the kubelet's in a SystemOOM.
 _VICTIM = re.compile(r"Killed process (\d{1,10}) \(([^()]{1,40})\)|victim process: ([^,\s]{1,40}), pid: (\d{1,10})")
 _WORKERS = r"DataLoader worker \(pid(?:\(s\))? [0-9, ]{1,200}\)"
+#: How Slurm names a job, or a step of it, in what srun and slurmstepd say.
+_STEP = r"\b(?:StepId=|STEP |JOB )(\d+)"
 #: Batch systems that watch the memory of a job and kill it themselves.
 _OWN_KILL = r"PBS: job killed: |TERM_[A-Z]+: job killed "
 _GPU_OOM = (
@@ -94,7 +99,12 @@ def out_of_memory(
         rows = located(oom_kills, source_hosts)
         inside = timely(rows, job_times, window_h)
         for finding in _kills(
-            rows.filter(inside), who, _mourned(raised), _killed_tasks(worker_exits, processes), job_of(job_signs, job_times, failures)
+            rows.filter(inside),
+            who,
+            _mourned(raised),
+            _killed_tasks(worker_exits, processes),
+            job_of(job_signs, job_times, failures),
+            _numbers(scheduler_jobs, worker_exits),
         ):
             proved = proved or finding.severity == "critical"
             yield finding
@@ -111,7 +121,7 @@ def out_of_memory(
         proved = proved or any(f.severity == "critical" for f in told)
         yield from told
     if pods is not None:
-        told = [replace(f, severity="info") if proved else f for f in _pods(pods, who)]
+        told = [replace(f, severity="info") if proved else f for f in _pods(pods, who, failed=has_rows(failures))]
         proved = proved or any(f.severity == "critical" for f in told)
         yield from told
     if pod_events is not None:
@@ -163,12 +173,26 @@ def _killed_tasks(exits: pl.LazyFrame | None, processes: pl.LazyFrame | None) ->
     return {host: one for host, found in ranks.items() if len(found) == 1 and (one := next(iter(found))) is not None}
 
 
-def _kills(rows: pl.DataFrame, who: People, mourned: dict[int, set[int]], tasks: dict[str, int], job: Job) -> Iterator[Finding]:
-    """``tasks``: of each host the one rank that the scheduler found killed."""
+def _numbers(jobs: pl.LazyFrame | None, exits: pl.LazyFrame | None) -> frozenset[str]:
+    """Numbers of the scheduler's jobs that the evidence tells of; none where one is of an array or has parts, of which cgroups bear other
+    numbers."""
+    told = values_in(jobs, "job_id")
+    if exits is not None:
+        said = exits.select(pl.col("message").fill_null("").str.extract(_STEP)).drop_nulls().collect()
+        told |= set(said.to_series().to_list())
+    return frozenset(str(t) for t in told) if all(str(t).isdigit() for t in told) else frozenset()
+
+
+def _kills(
+    rows: pl.DataFrame, who: People, mourned: dict[int, set[int]], tasks: dict[str, int], job: Job, numbers: frozenset[str]
+) -> Iterator[Finding]:
+    """``tasks``: of each host the one rank that the scheduler found killed; ``numbers``: of the job, and others of a listing."""
     # A log that breaks off before the kill tells only who asked for memory.
     by_job = pl.any_horizontal(_TAKEN.str.starts_with(name) for name in _TRAINERS)
-    slurm = pl.coalesce("memcg", "task_memcg", pl.lit("")).str.contains(r"job_?\d+|slurm")
-    rows = rows.with_columns(trainer=by_job | slurm | pl.col("pid").is_in(list(mourned)).fill_null(value=False))
+    cgroup = pl.coalesce("memcg", "task_memcg", pl.lit(""))
+    slurm = cgroup.str.contains(r"job_?\d+|slurm")
+    another = ~cgroup.str.extract(r"/job_(\d+)(?:/|$)").is_in(list(numbers)).fill_null(value=True) if numbers else pl.lit(value=False)
+    rows = rows.with_columns(trainer=((by_job | slurm) & ~another) | pl.col("pid").is_in(list(mourned)).fill_null(value=False))
     for (host, trainer), part in rows.group_by("host", "trainer", maintain_order=True):
         culprits = tuple(_victim(host, pid, who, mourned) for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list())
         if trainer and len(culprits) == 1 and culprits[0].rank is None and str(host) in tasks:
@@ -179,6 +203,8 @@ def _kills(rows: pl.DataFrame, who: People, mourned: dict[int, set[int]], tasks:
         first = part.row(0, named=True)
         pids = part["pid"].drop_nulls().to_list()
         tie: Tie = "own" if ranks or not mourned.keys().isdisjoint(pids) or not ours else job.tie(part, host, pids=pids, takes=True)
+        if tie == "open" and not part.select(by_job).to_series().any():
+            tie = "doubtful"  # it bears no name of a job's process, and only that some job of the scheduler had it
         names = sorted({n for n in part.select(_TAKEN).to_series().to_list() if n})
         severity: Severity = "critical" if ours else "warning"
         confidence: Confidence = "high" if ranks or (ours and first["anon_kb"] is not None) else "medium" if ours else "low"
@@ -301,20 +327,23 @@ def _monitor(exits: pl.LazyFrame, who: People) -> Iterator[Finding]:
     )
 
 
-def _pods(pods: pl.LazyFrame, who: People) -> Iterator[Finding]:
+def _pods(pods: pl.LazyFrame, who: People, *, failed: bool) -> Iterator[Finding]:
     """Pods whose container the kubelet saw killed for memory. One of a system namespace, one that is no host of the job's known ranks nor a
-    sibling of their pods, and one that has been started again since, do not explain a stop by themselves."""
+    sibling of their pods, one that has been started again since, and one beside the pods of another workload that all completed, in a job
+    that shows no failure, do not explain a stop by themselves."""
     killed = pods.filter((pl.col("reason") == "OOMKilled") | (pl.col("status") == "OOMKilled"))
     rows = killed.sort("source_id", "line_no", "record", nulls_last=True).collect()
     everyone = pods.select("pod", "node").unique().collect().rows()
     # Ranks of a pod that has the host's network know the node's name.
     on_nodes = {_workload(pod) for pod, node in everyone if who.of_host(node)} - {None}
     in_pods = {_workload(pod) for pod, _ in everyone if who.of_host(pod)} - {None}
+    well = set() if failed else _completed(pods)
     for (namespace, pod), part in rows.group_by("namespace", "pod", maintain_order=True):
         ranks = who.of_host(pod)
         node = next((n for n in part["node"].to_list() if n), None)
         of_node = bool(node) and not ranks and (bool(who.of_host(node)) or _workload(pod) in on_nodes)
         strange = bool(who.hosts) and not ranks and not of_node and _workload(pod) not in in_pods
+        strange = strange or bool(well - {_family(pod)})
         system = _SYSTEM.search(str(namespace or "")) is not None
         again = bool(part["last"].fill_null(False).all()) and not ranks
         ours = not (strange or system or again)
@@ -329,6 +358,19 @@ def _pods(pods: pl.LazyFrame, who: People) -> Iterator[Finding]:
             ranks,
             ours,
         )
+
+
+def _completed(pods: pl.LazyFrame) -> set[str]:
+    """Workloads of several pods that all came to their end in good order."""
+    ends: dict[str, list[bool]] = {}
+    for pod, status, reason in pods.select("pod", "status", "reason").unique().collect().iter_rows():
+        ends.setdefault(_family(pod), []).append(status in _WELL or reason in _WELL)
+    return {name for name, well in ends.items() if len(well) > 1 and all(well)}
+
+
+def _family(pod: object) -> str:
+    """The name of a pod up to its first hyphen: leaders and workers of one workload bear it."""
+    return str(pod or "").partition("-")[0]
 
 
 def _workload(pod: object) -> str | None:

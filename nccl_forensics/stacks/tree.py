@@ -168,15 +168,17 @@ def _position(frames: Sequence[str]) -> Hashable:
     return found.place, function_of(anchor), tuple(frames[at + 1 :])
 
 
-def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]], running: Collection[Key] = ()) -> tuple[OddOne, ...]:
+def odd_ones_out(
+    samples: Iterable[tuple[Key, Sequence[str]]], running: Collection[Key] = (), held: Collection[Key] = ()
+) -> tuple[OddOne, ...]:
     """Who stands apart, surest first; empty where nobody does.
 
     Several samples of one process (in the order of the dumps) tell whether it moves: the last one counts, and a process that moves is no
-    culprit of a hang. ``running``: processes whose thread is seen to run: they wait for nobody. Six situations are told apart: most wait
-    for others and few do something else; most sleep in one line of their own code and few stand in a place that tells; most stand in
-    collectives and few in point-to-point calls among themselves; sends or receives that nobody answers, as their peer stands in a
-    collective or answers another; most stand at one call and few at another; few wait in one collective that most have passed, standing at
-    one and the same line.
+    culprit of a hang. ``running``: processes whose thread is seen to run: they wait for nobody. ``held``: processes of which something else
+    tells that they wait for their GPU. Six situations are told apart: most wait for others and few do something else; most sleep in one line
+    of their own code and few stand in a place that tells; most stand in collectives and few in point-to-point calls among themselves; sends
+    or receives that nobody answers, as their peer stands in a collective or answers another; most stand at one call and few at another; few
+    wait in one collective that most have passed, standing at one and the same line.
     """
     history: dict[Key, list[Sequence[str]]] = {}
     for key, frames in samples:
@@ -186,7 +188,7 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]], running: Collecti
         return ()
     last = {key: tuple(seen[-1]) for key, seen in history.items()}
     moving = {key for key, seen in history.items() if moved(seen)}
-    scene = _Scene(last, {key: standing(frames) for key, frames in last.items()}, moving, running)
+    scene = _Scene(last, {key: standing(frames) for key, frames in last.items()}, moving, running, held)
     for ask in (_busy_few, _asleep_few, _pairs_apart, _told_by_the_asleep):
         found = ask(scene)
         if found is not None:
@@ -197,10 +199,17 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]], running: Collecti
 class _Scene:
     """Where each process stands at its last sample, and who of them waits, works or moves."""
 
-    def __init__(self, last: dict[Key, tuple[str, ...]], where: dict[Key, Standing], moving: set[Key], running: Collection[Key]) -> None:
+    def __init__(
+        self,
+        last: dict[Key, tuple[str, ...]],
+        where: dict[Key, Standing],
+        moving: set[Key],
+        running: Collection[Key],
+        held: Collection[Key],
+    ) -> None:
         self.last, self.where, self.moving, self.running = last, where, moving, running
         self.waiting = {k for k, s in where.items() if s.place in WAITING}
-        on_gpu = {k for k, s in where.items() if s.place in WAITING_ON_GPU}
+        on_gpu = {k for k, s in where.items() if s.place in WAITING_ON_GPU or (k in held and s.place == "user-code")}
         self.waiters = self.waiting or on_gpu
         self.busy = set(last) - self.waiting - on_gpu
         self.stopped = self.busy - moving

@@ -102,7 +102,7 @@ TABLES: tuple[Table, ...] = (
             "time_kind": (S, "epoch, local-unzoned, monotonic"),
             "first_time_raw_ns": (I64, ""),
             "last_time_raw_ns": (I64, ""),
-            "style": (S, "dmesg, dmesg-T, dmesg-iso, dmesg-e, kmsg, syslog, journal-json, pstore"),
+            "style": (S, "dmesg, dmesg-T, dmesg-iso, dmesg-e, kmsg, syslog, journal-json"),
             "count": (U32, "lines"),
         },
     ),

@@ -156,7 +156,7 @@ TABLES: tuple[Table, ...] = (
             **HINT,
             "kind": (
                 S,
-                "failed, root-cause, failure, task, shell, closing-signal, launcher-signal, restart, finished (all workers of an agent ended well), scheduler, scheduler-oom, scheduler-note, lost (Ray: its connection broke, nothing tells why), memory-monitor (Ray killed it for the host's memory)",
+                "failed, root-cause, failure, task, shell, closing-signal, launcher-signal, restart, finished (all workers of an agent ended well), scheduler, scheduler-oom, scheduler-note, lost (Ray: its connection broke, nothing tells why), memory-monitor (Ray killed it for the host's memory), started (Ray Train tells where each rank runs)",
             ),
             "rank": (I32, "global rank"),
             "local_rank": (I32, ""),

@@ -27,7 +27,7 @@ from nccl_forensics.views.ending_kinds import CAUSE, CRASHES, SIGNALS, TOLD, VIC
 from nccl_forensics.views.failed_alike import GOT_OVER, ended_by, exit_is_all, forgive_alike, one_of_those, words_of
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
-from nccl_forensics.views.tasks import OF_LAUNCHERS, rank_of_task
+from nccl_forensics.views.tasks import OF_LAUNCHERS, killed_with_the_step, rank_of_task
 from nccl_forensics.views.unheard_ends import crashed, vanished
 from nccl_forensics.views.watchdogs import outlived_a_timeout
 
@@ -95,6 +95,10 @@ def endings(
         of_task = rank_of_task(exits, processes, progress)
         _exited(roster, exits, by_pid, local_ranks, of_task)
         _before_the_step(roster.people, exits, of_task)
+        for rank in killed_with_the_step(exits, of_task) & {who["rank"] for who in roster.people.values() if who["signal"] == "SIGKILL"}:
+            roster.people["rank", rank].update(
+                kind="terminated", own=False, why="killed as the step was ended, which another task had failed"
+            )
     every = raised.collect() if raised is not None else pl.DataFrame(schema={"kind": pl.String(), "rank": pl.Int32()})
     nameless = _raised(roster, every, _alone_in(processes), ranks_of_source) if every.height else {}
     printed = every.filter(pl.col("rank").is_null() & pl.col("kind").is_in(["python", "survived"])).rows(named=True)

@@ -53,7 +53,7 @@ _WENT_ON = (
 
 
 #: What a watchdog says once it waits no longer.
-_GAVE_UP_WAITING = ["timeout", "failure", "dump-signal", "heartbeat-stuck", "error", "store-timeout", "store-unreachable"]
+GAVE_UP_WAITING = ["timeout", "failure", "dump-signal", "heartbeat-stuck", "error", "store-timeout", "store-unreachable"]
 #: What ranks say of each other where calls or arrivals differ. Who reached a monitored barrier says so only where the barrier failed.
 _DISAGREED = ["detail-mismatch", "barrier-missing", "barrier-ok", "recorder-analysis"]
 #: What the thread that moves the data of a process says of an error.
@@ -107,7 +107,7 @@ def failures(
     if endings is not None:
         signs += _of_endings(endings)
     if watchdog is not None:
-        signs.append(_Sign(TIMEOUTS, _in_order(watchdog.filter(pl.col("kind").is_in(_GAVE_UP_WAITING)))))
+        signs.append(_Sign(TIMEOUTS, _in_order(watchdog.filter(pl.col("kind").is_in(GAVE_UP_WAITING)))))
     if raised is not None:
         signs.append(_Sign(EXCEPTIONS, _in_order(raised.filter(~lived_on()))))
     if rank_reports is not None:

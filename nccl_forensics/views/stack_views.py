@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from nccl_forensics.frames import typed
+from nccl_forensics.frames import typed, values_in
 from nccl_forensics.stacks.frames import function_of, python_frames, runs_python, split_frame, without_address
 from nccl_forensics.stacks.places import UNTOLD, WAITING, WAITING_ON_GPU, Standing, is_user, place_of, role_of, standing
 from nccl_forensics.stacks.tree import key_list, moved, odd_ones_out
@@ -23,7 +23,12 @@ _ALIVE = ("active", "Has the GIL")
 
 
 @view(rows="processes x samples")
-def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
+def thread_states(
+    stacks: pl.LazyFrame,
+    processes: pl.LazyFrame | None,
+    source_ranks: pl.LazyFrame | None,
+    watchdog_calls: pl.LazyFrame | None = None,
+) -> pl.LazyFrame:
     """The main thread of each process, the latest sample of its most trusted sampler (one with native frames where those without tell
     nothing): ``place`` (collective, p2p, data-loader, lock, gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import,
     sleep, evaluation, ended, compute, user-code, unknown), ``op``, ``peer`` (whom a send or receive is for, where arguments were taken),
@@ -31,8 +36,10 @@ def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_r
     others, or for its GPU), ``runs`` (how many find it on a CPU), with the frame that decided in ``reason``; ``by_name`` where only a name of the user's code hints at it.
 
     ``role`` names processes beside the ranks (data-worker, launcher, compile-worker, helper); they have no rank here. Where all main
-    threads wait at one line for a thread of their own process, and most of those threads for other ranks, it is that thread of each.
+    threads wait at one line for a thread of their own process, and most of those threads for other ranks, it is that thread of each. A rank
+    that sleeps in its own code, and whose watchdog then timed out, waits for its GPU: what reads a number from it leaves no frame.
     """
+    timed_out = values_in(watchdog_calls, "rank")
     by_pid: dict[int, list[tuple[int | None, str | None]]] = {}
     if processes is not None:
         for pid, rank, host in processes.filter(pl.col("pid").is_not_null()).select("pid", "rank", "host").collect().iter_rows():
@@ -43,7 +50,7 @@ def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_r
     shown = stacks.filter(pl.col("depth") > 0).sort("source_id", "sample", "line_no", nulls_last=True)
 
     def states(threads: pl.DataFrame) -> list[dict[str, object]]:
-        return [_state(rows) for rows in _by_process(threads, by_pid, by_source).values()]
+        return [_on_its_gpu(_state(rows), timed_out) for rows in _by_process(threads, by_pid, by_source).values()]
 
     out = states(shown.filter("is_main").collect())
     if _in_one_lock(out):
@@ -147,6 +154,14 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
     }
 
 
+def _on_its_gpu(state: dict[str, object], timed_out: set[object]) -> dict[str, object]:
+    """The process as one that waits for its GPU, where it sleeps in its own code and its rank is one of those whose watchdog ``timed_out``."""
+    if state["place"] != "user-code" or state["active"] is not False or state["moved"] or state["rank"] not in timed_out:
+        return state
+    why = f"idle in the user's code, and its watchdog timed out: {state['user_frame']}"
+    return state | {"place": "cuda-sync", "waits": max(int(str(state["waits"])), 1), "reason": why}
+
+
 def _asks(row: dict[str, object], last: dict[str, object]) -> bool:
     """Whether a look at this very stack found a request in its innermost frame, where ``Work.wait()`` leaves none of its own."""
     return bool(row.get("request")) and _frames(row)[:1] == _frames(last)[:1]
@@ -229,7 +244,8 @@ def odd_stacks(thread_states: pl.LazyFrame) -> pl.LazyFrame:
     still = {key for key, row in people.items() if not row["moved"]}
     out = []
     running = {key for key, row in people.items() if row["active"]}
-    for odd in odd_ones_out(samples, running):
+    held = {key for key, row in people.items() if row["place"] in WAITING_ON_GPU}
+    for odd in odd_ones_out(samples, running, held):
         for key in odd.keys:
             if key not in still:
                 continue

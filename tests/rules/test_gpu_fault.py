@@ -436,3 +436,12 @@ def test_a_check_of_an_agent_is_named_after_it() -> None:
     assert finding.title.endswith("failed the check check_gpu_ecc of the node health check (NHC)")
     assert (finding.severity, finding.summary) == ("error", "Row remap pending")
     assert check(dcgm_results=table("dcgm_results", row | {"status": "warn"})) == []
+
+
+def test_a_fault_of_a_program_beside_a_test_of_collectives_that_came_to_its_end_is_anothers() -> None:
+    fault = table("xids", xid(13, pid=771))
+    [other] = check(xids=fault, bandwidth_tests=table("bandwidth_tests", {"complete": True}))
+    assert (other.severity, other.confidence, other.culprits) == ("warning", "low", ())
+    for broken in ({"complete": False}, {"complete": True, "error": "unhandled cuda error"}):
+        [own] = check(xids=fault, bandwidth_tests=table("bandwidth_tests", broken))
+        assert own.severity != "warning"

@@ -8,7 +8,9 @@ from nccl_forensics.model import Finding
 from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules.job_stopped import job_stopped
 from nccl_forensics.rules.out_of_memory import out_of_memory
-from tests.rules.host_frames import check
+from nccl_forensics.views.deaths import endings
+from nccl_forensics.views.job_signs import JOB_SIGNS
+from tests.rules.host_frames import check, table
 
 COUNT = "slurmstepd: error: Detected 1 oom_kill event in StepId=8812.0. Some of the step tasks have been OOM Killed."
 CANCELLED = "slurmstepd: error: *** STEP 8812.0 ON node4 CANCELLED AT 2025-09-23T06:30:02 ***"
@@ -135,3 +137,73 @@ def test_submitit_says_whether_the_signal_is_for_want_of_time_or_a_preemption():
     [finding] = stopped(head + "Caught signal SIGUSR2 on node17: this job is preempted.")
     assert finding.title == "the job was preempted"
     assert not stopped(COUNT, head + "Bypassing signal SIGTERM", head + "Caught signal SIGUSR2 on node17: this job is fine.")
+
+
+def taken(number: int) -> pl.LazyFrame:
+    """A process that the kernel killed in the cgroup of a job."""
+    cgroup = f"/slurm/uid_1007/job_{number}/step_0"
+    row = {"host": "node4", "pid": 4410, "comm": "python", "anon_kb": 1 << 20, "constraint": "CONSTRAINT_MEMCG", "memcg": cgroup}
+    return table("oom_kills", row)
+
+
+def test_a_kill_in_the_cgroup_of_another_job_than_those_told_of_is_not_the_jobs() -> None:
+    listed = table("scheduler_jobs", {"job_id": "8812", "state": "COMPLETED", "exit_code": 0})
+    for told in ({"scheduler_jobs": listed}, {"worker_exits": exits(CANCELLED)}):
+        [other] = check(out_of_memory, oom_kills=taken(8790), **told)
+        assert (other.severity, other.confidence) == ("warning", "low")
+        [own] = check(out_of_memory, oom_kills=taken(8812), **told)
+        assert own.severity == "critical"
+    # Of an array, and of a job of parts, cgroups bear other numbers than listings.
+    array = table("scheduler_jobs", {"job_id": "8812_3", "state": "FAILED"})
+    assert check(out_of_memory, oom_kills=taken(8815), scheduler_jobs=array)[0].severity == "critical"
+    assert check(out_of_memory, oom_kills=taken(8815))[0].severity == "critical"
+
+
+def test_a_killed_pod_beside_a_workload_that_completed_in_a_job_that_shows_no_failure_is_anothers() -> None:
+    fell = {"pod": "probe-5", "status": "OOMKilled", "node": "node7", "last": False}
+    done = ({"pod": f"big-worker-{n}", "status": "Completed", "reason": "Completed", "node": f"node{n}"} for n in range(3))
+    both = table("pods", fell, *done)
+    [other] = check(out_of_memory, pods=both)
+    assert (other.severity, other.culprits) == ("warning", ())
+    failed = pl.LazyFrame({"sign": ["exceptions"]})
+    assert check(out_of_memory, pods=both, failures=failed)[0].severity == "critical"
+    sibling = table("pods", {**fell, "pod": "big-worker-3"}, {"pod": "big-worker-1", "status": "Completed", "reason": "Completed"})
+    assert check(out_of_memory, pods=sibling)[0].severity == "critical"
+
+
+def test_what_watchdogs_say_behind_the_word_of_a_time_limit_is_its_consequence_but_not_a_timeout() -> None:
+    limit = CANCELLED.removesuffix(" ***") + " DUE TO TIME LIMIT ***"
+    failed = pl.LazyFrame({"sign": ["watchdog timeouts"]})
+
+    def told(kind: str, line: int, source: int = 0) -> tuple[str | None, str]:
+        said = table("watchdog", {"kind": kind, "line_no": line, "source_id": source})
+        [finding] = check(job_stopped, worker_exits=exits("step 3", limit), failures=failed, watchdog=said)
+        return finding.severity, finding.confidence
+
+    assert told("error", 3) == ("critical", "high")
+    for own in (told("error", 1), told("timeout", 3), told("error", 3, source=1)):
+        assert own != ("critical", "high")
+
+
+def test_tasks_that_srun_killed_as_it_ended_the_step_did_not_end_by_themselves() -> None:
+    crash = "srun: error: node7: task 3: Segmentation fault (core dumped)"
+    killed = ("srun: error: node4: tasks 0-2: Killed", "srun: error: node8: tasks 4-7: Killed")
+
+    def own(*lines: str) -> list[int]:
+        return endings(exits(*lines), *[None] * 15).filter("own").collect()["rank"].to_list()
+
+    assert own(crash, "srun: Terminating StepId=8812.0", CANCELLED, *killed) == [3]
+    # Without one that had ended before, nothing says who killed them.
+    assert set(own("srun: Terminating StepId=8812.0", *killed)) != {3}
+
+
+def test_a_process_of_another_name_in_a_cgroup_of_some_job_stops_none_that_nothing_ties_it_to() -> None:
+    row = {"host": "node9", "pid": 551, "anon_kb": 1 << 20, "constraint": "CONSTRAINT_MEMCG", "memcg": "/slurm/uid_5/job_77/step_0"}
+    signs = pl.DataFrame({"rank": [0, 1]}, schema={"rank": pl.Int32()}).lazy()
+    job = signs.with_columns(pl.lit(None, dtype=t).alias(c) for c, t in JOB_SIGNS.items() if c != "rank")
+    failed = pl.LazyFrame({"sign": ["watchdog timeouts"]})
+    found = [
+        check(out_of_memory, oom_kills=table("oom_kills", {**row, "comm": name}), job_signs=job, failures=failed)[0]
+        for name in ("jupyter-lab", "python")
+    ]
+    assert [(f.severity, f.confidence) for f in found] == [("error", "low"), ("critical", "medium")]
