@@ -129,6 +129,19 @@ def test_a_rank_that_comes_late_may_be_stuck_where_the_job_failed_or_another_one
         assert verdict.root.finding.cause == "host-stall"
 
 
+def test_a_fault_that_nothing_ties_to_a_rank_seen_at_work_on_its_host_does_not_hold_it_up() -> None:
+    fault = outcome("gpu-fault", explains=("host-stall",), confidence="medium", hosts=("node1",))
+    seen = outcome("host-stall", ranks=(6,))
+    verdict = judge([fault, seen], Grounds(("timeouts",)))
+    assert verdict.root is not None
+    assert verdict.root.finding.cause == "host-stall"
+    assert [f.finding.cause for f in verdict.others] == ["gpu-fault"]
+    of_that_rank = outcome("gpu-fault", explains=("host-stall",), confidence="medium", ranks=(6,))
+    assert judge([of_that_rank, seen], Grounds(("timeouts",))).explained_by == {"host-stall-1": "gpu-fault-1"}
+    guessed = outcome("host-stall", confidence="medium", ranks=(6,))
+    assert judge([fault, guessed], Grounds(("timeouts",))).explained_by == {"host-stall-1": "gpu-fault-1"}
+
+
 def test_a_gpu_accounts_for_wrong_numbers_of_its_own_host_alone() -> None:
     fault = outcome("gpu-fault", explains=("data-corruption",), hosts=("node1",))
     assert judge([fault, outcome("data-corruption", severity="error", hosts=("node1",))], Grounds(("x",))).explained_by == {

@@ -42,6 +42,10 @@ DEPTH: dict[str, int] = {
 #: (cause, effect): the effect is explained only while it is no proof. Without memory CUDA fails too; a fault that the driver itself
 #: reports is another one.
 _UNLESS_PROVED = frozenset({("out-of-memory", "gpu-fault")})
+#: What a look at a rank is taken for that is away from the others.
+_AWAY = ("host-stall", "input-stall")
+#: Effects that are of ranks which are known: a fault elsewhere, which is less sure, does not account for them.
+_SEEN = frozenset({"rank-died", *_AWAY})
 #: Effects that stay on the host of their cause: a fault of another host does not account for them.
 _LOCAL = frozenset({"data-corruption", "gdr-disabled", "gpu-fault"})
 
@@ -86,7 +90,7 @@ def explains(a: Found, b: Found) -> bool:
         return False  # one cause by two rules: the surer speaks, unless the other tells more closely which of its ranks it is
     if (a.finding.cause, b.finding.cause) in _UNLESS_PROVED and b.finding.confidence == "high":
         return False
-    if b.finding.cause == "rank-died" and surer and _elsewhere(a.finding, b.finding):
+    if b.finding.cause in _SEEN and surer and _elsewhere(a.finding, b.finding):
         return False
     # A card of another host that fails for the same cause is another card.
     local = b.finding.cause in _LOCAL or a.finding.cause == b.finding.cause == "ib-link"
@@ -99,12 +103,17 @@ def explains(a: Found, b: Found) -> bool:
     return True
 
 
-def _elsewhere(fault: Finding, death: Finding) -> bool:
-    """Whether a fault is of a link, or of the card of a rank that is not among those that died: what surely ended these, the fault, which is
-    less sure, did not bring about."""
+def _elsewhere(fault: Finding, seen: Finding) -> bool:
+    """Whether a fault is of a link while a rank died, or of the card of a rank that is not among those that died: what surely ended these, the
+    fault, which is less sure, did not bring about. Nor does it hold up a rank that is seen at something else on its host, unless it is known to
+    be of that rank or of its host."""
     if fault.cause == "ib-link":
-        return True
-    return fault.cause == "gpu-fault" and bool(fault.ranks) and bool(death.ranks) and not set(fault.ranks) & set(death.ranks)
+        return seen.cause == "rank-died"
+    if fault.cause != "gpu-fault" or set(fault.ranks) & set(seen.ranks):
+        return False
+    if seen.cause in _AWAY:
+        return not set(fault.hosts) & set(seen.hosts)
+    return bool(fault.ranks) and bool(seen.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +212,6 @@ def _surer(a: Found, b: Found) -> bool:
 
 #: Troubles of a machine that stop or slow the job which meets them.
 _OF_MACHINES = frozenset({"ib-link", "gpu-fault", "nvlink-fault", "node-failed", "out-of-memory", "connection-failed"})
-
-
-#: What a look at a rank is taken for that is away from the others.
-_AWAY = ("host-stall", "input-stall")
 
 
 def _comes_late(stop: Found, late: Found) -> bool:

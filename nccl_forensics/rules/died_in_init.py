@@ -1,11 +1,11 @@
 """A process ended inside NCCL's init, and its peers wait for it.
 
 ## What it finds
-A communicator that some ranks, or all, did not complete although all started it, with connections refused between the processes, and one
-process whose log ends earlier in init than those of all its peers.
+A communicator that some ranks, or all, did not complete although all started it, with connections refused between the processes, or with all
+hosts but one come through, and one process whose log ends earlier in init than those of all its peers.
 
 ## Why it matters
-Its death leaves no line in NCCL's logs; the peers only see refused connections.
+Its death leaves no line in NCCL's logs; the peers only see refused connections, or wait.
 
 ## What would refute it
 The process is alive (it hangs in a driver call), or its exit code says otherwise.
@@ -29,6 +29,10 @@ from nccl_forensics.rules import rule
 _OF_PEERS = ("peer-closed", "recv-failed", "connect-gave-up", "other")
 #: Lines of a process that lost a peer.
 _OF_FAILURE = ("connect-retry", "peer-closed", "recv-failed", "connect-gave-up")
+
+
+#: So many lines behind all others is clearly earlier in init, where nothing else tells of a process that is gone.
+_CLEARLY = 2
 
 
 @rule(
@@ -65,7 +69,7 @@ def died_in_init(
         .collect()
     )
     serious = nccl_errors.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(_OF_PEERS)).collect()
-    if not refused.height or serious.height:
+    if serious.height or not (refused.height or _one_host_is_left(world)):
         return
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     # Lines about the failure itself, and those that hand it up, do not count as progress.
@@ -81,16 +85,17 @@ def died_in_init(
         .sort("progress", "rank")
         .collect()
     )
-    if tails.height < present or tails["progress"][0] >= tails["progress"][1]:
+    if tails.height < present or tails["progress"][1] - tails["progress"][0] < (1 if refused.height else _CLEARLY):
         return
     row = tails.row(0, named=True)
     further = ranks_in(cut_logs)
     if row["noise"] or row["rank"] in through | further:
         return
+    others = "its peers' connections are refused" if refused.height else "the others of its host wait, and all other hosts came through"
     yield Finding(
-        title=f"rank {row['rank']} on {row['host']} ended during NCCL's init; its peers' connections are refused",
+        title=f"rank {row['rank']} on {row['host']} ended during NCCL's init; {others}",
         summary=f"{present} of {size} ranks started the communicator and {len(through) or 'none'} completed it. The log of rank {row['rank']} ends first, at: {row['message']!r}.",
-        confidence="medium" if present == size else "low",
+        confidence="medium" if present == size and refused.height else "low",
         ranks=(row["rank"],),
         hosts=(str(row["host"]),),
         culprits=(Culprit(rank=row["rank"], host=row["host"], pid=row["pid"]),),
@@ -102,3 +107,11 @@ def died_in_init(
         would_refute=("the process is still alive",),
         actions=(Action("collect-more", ranks=(row["rank"],), hosts=(str(row["host"]),), command="dmesg -T; coredumpctl"),),
     )
+
+
+def _one_host_is_left(world: pl.DataFrame) -> bool:
+    """Whether the ranks of all hosts but one completed the communicator, and none of that host: its ranks connect among themselves first, and
+    wait for one of theirs (NCCL 2.24 on)."""
+    hosts = world.group_by("host").agg(pl.col("completed").all(), some=pl.col("completed").any(), ranks=pl.col("rank").n_unique())
+    left = hosts.filter(~pl.col("completed"))
+    return hosts.height > 1 and left.height == 1 and not left["some"][0] and int(left["ranks"][0]) > 1

@@ -85,3 +85,21 @@ def test_ranks_of_another_host_may_have_come_through() -> None:
 def test_a_process_that_came_through_did_not_die_in_init() -> None:
     partly = comms(*[comm(r, 3, completed=r == 2) for r in range(3)])
     assert died_in_init.check(tails(41, 40, 12), partly, errors(refused()), PEOPLE) == []
+
+
+def test_who_got_least_far_on_the_one_host_that_did_not_come_through_is_named_without_a_refused_connection() -> None:
+    seats = people((0, "node1", 100), (1, "node1", 101), (2, "node2", 102), (3, "node2", 103))
+
+    def through(*ranks: int) -> pl.LazyFrame:
+        return comms(*[comm(r, 4, host="node2" if r > 1 else "node1", completed=r in ranks) for r in range(4)])
+
+    def lines(rank: int, host: str, n: int) -> dict[str, object]:
+        return {"host": host, "pid": 100 + rank, "lines": n, "message": "Trees", "source_id": rank, "line_no": n}
+
+    ends = table("nccl_tails", lines(0, "node1", 50), lines(1, "node1", 49), lines(2, "node2", 40), lines(3, "node2", 37))
+    [finding] = died_in_init.check(ends, through(0, 1), errors(), seats)
+    assert told(finding) == ("critical", "low", (3,))
+    # Hosts that are both amid their init, and processes of which one is hardly behind, tell nothing.
+    assert died_in_init.check(ends, through(0), errors(), seats) == []
+    hardly = table("nccl_tails", lines(0, "node1", 50), lines(1, "node1", 49), lines(2, "node2", 38), lines(3, "node2", 37))
+    assert died_in_init.check(hardly, through(0, 1), errors(), seats) == []
