@@ -82,10 +82,10 @@ def gone_peers(
     if not rows and nccl_errors is not None:
         rows += [base | {"how": "dead"} | row for row in _declared(nccl_errors, nccl_notes, members)]
     if not rows and not absent and nccl_notes is not None:
+        level = progress is not None and _level(progress, members)
         behind = _behind(progress, members) if progress is not None else set()
-        rows += [
-            base | {"how": "first"} | row for row in _first_to_go(nccl_notes, nccl_errors, members, _local_ranks(known, members), behind)
-        ]
+        met = [] if level else _first_to_go(nccl_notes, nccl_errors, members, _local_ranks(known, members), behind)
+        rows += [base | {"how": "first"} | row for row in met]
     if not rows and progress is not None:
         rows += [base | {"how": "ended"} | row for row in _ended_early(members, progress, nccl_errors)]
     if not rows and not absent:
@@ -320,6 +320,14 @@ def _behind(progress: pl.LazyFrame, members: pl.DataFrame, by: int = 1) -> set[i
         .to_list()
     )
     return set(late) & set(members.filter(pl.col("ended").is_null())["rank"].to_list())
+
+
+def _level(progress: pl.LazyFrame, members: pl.DataFrame) -> bool:
+    """Whether all members called as many collectives, at least one, of their communicator: whoever ended first did not keep the others from
+    another call, and a process that comes to its end and exits is lost alike."""
+    here = (pl.col("domain") == "nccl") & (pl.col("group_key") == members["comm_key"][0])
+    ends = progress.filter(here & pl.col("last_seq").is_not_null()).select("rank", "last_seq").collect()
+    return ends["last_seq"].n_unique() == 1 and ends["rank"].n_unique() == members["rank"].n_unique()
 
 
 def _ended_early(members: pl.DataFrame, progress: pl.LazyFrame, nccl_errors: pl.LazyFrame | None) -> list[dict[str, object]]:

@@ -191,9 +191,10 @@ def ends_of(
     late: tuple[int, ...] = (),
     pairs: tuple[tuple[int, int], ...] = (),
     early: tuple[int, ...] = (),
+    level: bool = False,
 ) -> list[object]:
     """Of ranks 0 to 7, four to a host, all have logs; ``ended`` are those whose communicator ended, and how; ``late`` called one
-    less than the others, ``early`` two less; ``pairs`` have a communicator of their own."""
+    less than the others, ``early`` two less, none where they are ``level``; ``pairs`` have a communicator of their own."""
     per = 8 // hosts
     where = {r: {"source_id": r, "host": f"node{r // per}", "pid": 100 + r} for r in range(8)}
     ends = {r: {"ended": how, "end_line_no": 70} for r, how in (ended or {}).items()}
@@ -210,7 +211,7 @@ def ends_of(
         table("nccl_notes", *[where[int(str(n["by"]))] | {k: v for k, v in n.items() if k != "by"} for n in notes]),
         errors(*[where[int(str(e["by"]))] | {k: v for k, v in e.items() if k != "by"} for e in said]),
         table("nccl_tails", *[where[r] | {"lines": 90, "line_no": 90, "message": CLOSED} for r in where]),
-        calls_until({r: 1 if r in early else 2 if r in late else 3 for r in where}, at=40) if late or early else None,
+        calls_until({r: 1 if r in early else 2 if r in late else 3 for r in where}, at=40) if late or early or level else None,
     )
     return found.collect().select("rank", "how", "seen_by").rows()
 
@@ -224,6 +225,8 @@ def test_ranks_of_one_host_that_alone_are_lost_went_before_all_others() -> None:
     # The other host loses one of its own too, or all but one went: they may have ended one after the other.
     assert ends_of(loses(4, 2), loses(0, 1)) == []
     assert ends_of(loses(4, 2), loses(4, 3), loses(4, 1)) == []
+    # All made the same calls to the end: they may have exited in this order.
+    assert ends_of(loses(4, 2), loses(4, 3), loses(6, 3), level=True) == []
     # Somebody failed and says why.
     failed = {"by": 6, "kind": "cuda", "level": "WARN", "message": "Cuda failure 'out of memory'", "line_no": 30}
     assert ends_of(loses(4, 2), said=(failed,)) == []
