@@ -170,7 +170,7 @@ def _one_sided(stuck: pl.LazyFrame, operations: pl.LazyFrame, groups: pl.LazyFra
         key, at = str(odd["group_key"]), int(str(odd["seq"]))
         if len(ahead) == len(others) and not (
             (places is not None and comes_first(places, (group["group_key"], group["seq"]), (key, at)))
-            or _never_before(operations, {rank: (first[rank], op) for rank in ahead if (op := here[rank]) is not None})
+            or _never_before(operations, {rank: (first[rank], call) for rank in ahead if (call := here[rank]) is not None})
         ):
             continue
         one_call = len({(first[rank]["group_key"], first[rank]["seq"]) for rank in ahead}) == 1
