@@ -64,7 +64,7 @@ _LSF = {
 #: Why Slurm ends a job that did nothing wrong.
 _FOR_ITS_REASONS = "DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE)"
 #: What a watchdog says that counts as a sign of failure.
-_NO_TEARDOWN = pl.col("kind").is_in(GAVE_UP_WAITING)
+_GIVES_UP = pl.col("kind").is_in(GAVE_UP_WAITING)
 #: Signals of a fault in the process itself.
 _NEVER_SENT = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
 #: Times of a scheduler are local, and those of the job may be another zone's.
@@ -102,7 +102,7 @@ def job_stopped(
 ) -> Iterator[Finding]:
     """Jobs by state, then what the job's own output says, then pods and nodes, then a signal that the launcher got."""
     own = [] if failures is None else failures.filter(pl.col("sign").is_in(_OF_ITS_OWN)).select("sign").collect()["sign"].to_list()
-    if TIMEOUTS in own and watchdog is not None and not has_rows(_not_behind(watchdog, worker_exits), _NO_TEARDOWN):
+    if TIMEOUTS in own and watchdog is not None and not has_rows(_not_behind(watchdog, worker_exits), _GIVES_UP):
         own.remove(TIMEOUTS)
     if exceptions is not None:
         exceptions = _not_behind(exceptions, worker_exits)

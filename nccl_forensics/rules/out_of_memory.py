@@ -49,9 +49,9 @@ _TRAINERS = (
     "prted",
 )
 _GIB_KB = 1 << 20
-#: Namespaces of the cluster's own pods.
 #: What kubectl calls a pod that ended in good order, as its status, phase and reason.
 _WELL = ("Completed", "Succeeded")
+#: Namespaces of the cluster's own pods.
 _SYSTEM = re.compile(r"^kube-|(?:^|-)(?:system|monitoring|operator|logging|observability)$")
 #: The kernel's words in an OOMKilling event, and the kubelet's in a SystemOOM.
 _VICTIM = re.compile(r"Killed process (\d{1,10}) \(([^()]{1,40})\)|victim process: ([^,\s]{1,40}), pid: (\d{1,10})")
