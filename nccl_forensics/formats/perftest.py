@@ -109,7 +109,11 @@ def _read_json(data: bytes) -> Reading:
     gbits = "report_gbits" in str(info.get("command", "")) or "Gb" in str(info.get("BW_unit", info.get("bw_unit", "")))
     scale = 1.0 if gbits else None
     rows: list[Row] = []
+    gaps: list[Gap] = []
     for i, result in enumerate(results if isinstance(results, list) else [results]):
+        if not isinstance(result, dict):
+            gaps.append(Gap("no result: not an object", record=f"results[{i}]", text=str(result)[:200]))
+            continue
         average, peak = result.get("BW_average", result.get("bw_avg")), result.get("BW_peak", result.get("bw_peak"))
         rows.append(
             {
@@ -127,7 +131,7 @@ def _read_json(data: bytes) -> Reading:
                 "rate_mpps": result.get("MsgRate", result.get("msgRate_avg")),
             }
         )
-    return Reading(frames={"rdma_tests": TABLES["rdma_tests"].frame(rows)}, records=len(rows))
+    return Reading(frames={"rdma_tests": TABLES["rdma_tests"].frame(rows)}, records=len(rows), gaps=tuple(gaps))
 
 
 FORMATS = (

@@ -174,6 +174,14 @@ def test_perftest_rows_are_in_gbit_whatever_unit_was_printed():
 
 
 @pytest.mark.corpus
+def test_a_result_of_perftest_that_is_no_object_is_a_gap_beside_the_others():
+    reading = read_source(
+        b'{"test_info":{"test":"RDMA_Write_BW_Test","Device":"mlx5_0"},"results":[{"MsgSize":65536,"BW_average":1.0},null]}'
+    )
+    assert reading.frames["rdma_tests"]["bytes"].to_list() == [65536]
+    assert reading.frames["gaps"]["record"].to_list() == ["results[1]"]
+
+
 def test_megabytes_of_real_perftest_output_agree_with_its_message_rate():
     rows = read_source((corpus("public/ib-superbench-loopback") / "evidence" / "ib_loopback_8M_size.log").read_bytes()).frames["rdma_tests"]
     for row in rows.iter_rows(named=True):
