@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import polars as pl
 
+from nccl_forensics.facts.signals import ASKS_TO_END
 from nccl_forensics.formats._raised import CHAIN, Raised, raised_row
 from nccl_forensics.formats.base import Reading, Row, Text, TextFormat, line_numbers, line_of
 from nccl_forensics.grammar.blocks import glog_timed
@@ -372,8 +373,6 @@ _KINDS = {
     "vllm_lost": "lost",
     "ray_on_node": "memory-monitor",
 }
-#: Signals by which a launcher asks its processes to end.
-_ASKED = ("SIGTERM", "SIGINT", "SIGHUP")
 #: Ends that the worker or its owner asked for.
 _RAY_INTENDED = ("INTENDED_SYSTEM_EXIT", "INTENDED_USER_EXIT")
 
@@ -407,7 +406,7 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
         _end(row, signal=_FATES[str(values["fate"])])
     elif values.get("signal") is not None:
         _end(row, signal=str(values["signal"]))
-        if kind == "pals" and row["signal"] in _ASKED:
+        if kind == "pals" and row["signal"] in ASKS_TO_END:
             # The first of those that PALS ends itself, after one of them ended or when it was told to stop.
             row["kind"] = "closing-signal"
             row.pop("exit_code", None)

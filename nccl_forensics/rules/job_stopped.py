@@ -22,6 +22,7 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.facts.signals import ASKS_TO_END
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
@@ -162,7 +163,7 @@ def _before(exits: pl.LazyFrame) -> bool:
     for _, part in rows.group_by("source_id", maintain_order=True):
         ends = part.filter((pl.col("kind") == "scheduler") & pl.col("message").str.contains("CANCELLED", literal=True))
         tasks = part.filter(pl.col("kind") == "task")
-        own = tasks.filter((pl.col("exit_code").fill_null(0) != 0) & ~pl.col("signal").fill_null("").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
+        own = tasks.filter((pl.col("exit_code").fill_null(0) != 0) & ~pl.col("signal").fill_null("").is_in(ASKS_TO_END))
         if ends.height:
             first = own.filter(pl.col("line_no") < ends["line_no"][0])
             ended = part.filter(pl.col("message").str.contains(_ENDS_THE_REST) & (pl.col("line_no") < ends["line_no"][0]))
@@ -255,7 +256,7 @@ def _launcher(exits: pl.LazyFrame, *, looked_at: bool) -> Iterator[Finding]:
     # A worker that failed comes first, whatever the launchers of the other hosts were then told.
     if has_rows(exits, pl.col("kind").is_in(["scheduler", "root-cause", "failure", "failed"])):
         return
-    rows = exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
+    rows = exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(ASKS_TO_END))
     part = rows.sort("source_id", "line_no").collect()
     if part.height:
         signal = str(part["signal"][0])

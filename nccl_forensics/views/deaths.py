@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
+from nccl_forensics.facts.signals import ASKS_TO_END
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.frames import has_rows, ranks_in, typed, values_in
 from nccl_forensics.stacks.places import WAITING
@@ -23,7 +24,7 @@ from nccl_forensics.views.ended_before import (
     unlisted_task,
     without_a_dump,
 )
-from nccl_forensics.views.ending_kinds import CAUSE, CRASHES, SIGNALS, TOLD, VICTIM, WAITED, judge, signature_of, telling, unwritten
+from nccl_forensics.views.ending_kinds import CAUSE, CRASHES, SIGNALS, VICTIM, WAITED, judge, signature_of, telling, unwritten
 from nccl_forensics.views.failed_alike import GOT_OVER, ended_by, exit_is_all, forgive_alike, one_of_those, words_of
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
@@ -271,7 +272,7 @@ def _before_the_step(
     early = tasks.join(ends, on="source_id").filter(pl.col("line_no") < pl.col("end"))
     ranks = {of_task(task, host) for task, host in early.select("rank", "host").iter_rows()} - {None}
     for who in people.values():
-        if who["rank"] in ranks and who["signal"] in TOLD:
+        if who["rank"] in ranks and who["signal"] in ASKS_TO_END:
             why = f"ended by {who['signal']} before the step was ended: nothing that srun sent"
             who.update(kind="killed", own=True, why=why)
 

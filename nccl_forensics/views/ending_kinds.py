@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from nccl_forensics.facts.cuda_errors import cuda_error
+from nccl_forensics.facts.signals import ASKS_TO_END
 
 #: Signatures of exceptions that only say that another rank went away or did not come.
 VICTIM = frozenset(
@@ -74,8 +75,6 @@ _KIND_OF_SIGNAL = {
     "SIGILL": "illegal",
     "SIGABRT": "abort",
 }
-#: Signals by which a launcher or scheduler tells a process to end.
-TOLD = ("SIGTERM", "SIGINT", "SIGHUP")
 #: Signals by which a process ends of itself; after a watchdog's timeout they are no beginning.
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 
@@ -106,7 +105,7 @@ def judge(who: dict[str, object]) -> dict[str, object]:
         return {"kind": "victim", "own": False, "why": f"{signal} after {signature}"}
     if signature is not None:
         return {"kind": "victim", "own": False, "why": f"{signature} says that another rank did not come or went away"}
-    if signal in TOLD:
+    if signal in ASKS_TO_END:
         return {"kind": "terminated", "own": False, "why": f"{signal}, as a launcher or scheduler sends it"}
     if signal == "SIGABRT":
         return {"kind": "abort", "own": True, "why": "aborted without a message that explains it"}

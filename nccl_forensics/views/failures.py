@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from nccl_forensics.facts.signals import ASKS_TO_END
 from nccl_forensics.frames import has_rows, typed
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
@@ -131,7 +132,7 @@ def failures(
     if worker_exits is not None:
         signs.append(_Sign("tasks that failed", _in_order(_failed_tasks(worker_exits, training_ends))))
     if worker_exits is not None and _standing(last_calls):
-        stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
+        stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(ASKS_TO_END))
         signs.append(_Sign(STANDSTILL, _in_order(stopped).head(1)))
     if looks is not None and not advances(motion):
         signs.append(_Sign(LONGER, standing(looks).sort("rank"), pl.col("rank").implode(), _RECORD))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Set
 
 import polars as pl
 
+from nccl_forensics.facts.signals import ASKS_TO_END
 from nccl_forensics.frames import ranks_in
 from nccl_forensics.words import first_label
 
@@ -44,16 +45,12 @@ def rank_of_task(
     return rank
 
 
-#: Signals that tell a process to end.
-_ASKED = ("SIGTERM", "SIGINT", "SIGHUP")
-
-
 def killed_with_the_step(exits: pl.DataFrame, of_task: Callable[[int, str | None], int | None]) -> set[int]:
     """Ranks of tasks that were killed behind the end of their step, before which another task had ended badly by itself: srun and
     slurmstepd kill what is left."""
     ends = exits.filter(pl.col("kind").is_in(["scheduler", "scheduler-note"])).group_by("source_id").agg(end=pl.col("line_no").min())
     tasks = exits.filter((pl.col("kind") == "task") & pl.col("rank").is_not_null()).join(ends, on="source_id")
-    badly = (pl.col("exit_code").fill_null(0) != 0) & ~pl.col("signal").fill_null("").is_in(_ASKED)
+    badly = (pl.col("exit_code").fill_null(0) != 0) & ~pl.col("signal").fill_null("").is_in(ASKS_TO_END)
     first = tasks.filter((pl.col("line_no") < pl.col("end")) & badly).select("source_id").unique()
     killed = tasks.join(first, on="source_id").filter((pl.col("line_no") > pl.col("end")) & (pl.col("signal") == "SIGKILL"))
     return {rank for task, host in killed.select("rank", "host").iter_rows() if (rank := of_task(task, host)) is not None}
